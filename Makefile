@@ -1,0 +1,31 @@
+# `make quickstart` and `make test` each do all the set-up from a fresh clone.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: quickstart test check docs clean
+
+quickstart: .venv/ready
+	$(BIN)/completedp quickstart
+
+test: check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+# docs/rules.md is made from the table of rules; a test keeps the two equal.
+docs: .venv/ready
+	$(BIN)/completedp rules --markdown > docs/rules.md
+
+.venv/ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		(echo "completedp needs Python 3.11 or newer: make PYTHON=python3.11 ..." && exit 1)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+clean:
+	rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache

@@ -1,0 +1,59 @@
+"""completedp: tune a small transformer's hyperparameters, module by module, and carry them on.
+
+    import completedp as cdp
+    plan = cdp.plan(model, cdp.Recipe.load("recipe.json"), cdp.Scale(width=1024, ...))
+    plan.initialise()
+    optimizer = plan.adamw()
+
+Importing this does not import torch; the names that need it are resolved when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from completedp.theory.errors import CompletedpError as CompletedpError
+from completedp.theory.hparams import Hyperparameters as Hyperparameters
+from completedp.theory.hparams import Values as Values
+from completedp.theory.recipe import Recipe as Recipe
+from completedp.theory.roles import Role as Role
+from completedp.theory.rules import Factors as Factors
+from completedp.theory.rules import Rules as Rules
+from completedp.theory.rules import Shift as Shift
+from completedp.theory.rules import factors as factors
+from completedp.theory.scale import Ratios as Ratios
+from completedp.theory.scale import Scale as Scale
+from completedp.theory.schedule import Schedule as Schedule
+
+if TYPE_CHECKING:
+    from completedp.apply.classify import classify as classify
+    from completedp.apply.optimise import attach_schedule as attach_schedule
+    from completedp.apply.optimise import load_optimizer_state as load_optimizer_state
+    from completedp.apply.plan import Plan as Plan
+    from completedp.apply.plan import plan as plan
+    from completedp.lm.transformer import ModelConfig as ModelConfig
+    from completedp.lm.transformer import Transformer as Transformer
+
+__version__ = "0.1.0"
+
+_NEED_TORCH = {
+    "classify": "completedp.apply.classify",
+    "attach_schedule": "completedp.apply.optimise",
+    "load_optimizer_state": "completedp.apply.optimise",
+    "Plan": "completedp.apply.plan",
+    "plan": "completedp.apply.plan",
+    "ModelConfig": "completedp.lm.transformer",
+    "Transformer": "completedp.lm.transformer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module 'completedp' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_NEED_TORCH[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_NEED_TORCH])

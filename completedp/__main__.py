@@ -1,0 +1,5 @@
+"""`python -m completedp` is the `completedp` command."""
+
+from completedp.cli import main
+
+main()

@@ -1,0 +1,51 @@
+"""Seeded initialisation: each tensor's draw depends on the seed and its name alone."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from completedp.apply.classify import canonical_name, unwrapped
+from completedp.theory.errors import CompletedpError
+
+if TYPE_CHECKING:
+    from completedp.apply.plan import Plan, TensorPlan
+
+
+def draw(tensor: TensorPlan, seed: int) -> Tensor:
+    """One tensor's initial values, float32 on the CPU, so that they are the same everywhere."""
+    if tensor.init_std is None:
+        return torch.full(tensor.info.shape, tensor.init_value or 0.0)
+    key = blake2b(f"{seed}/{tensor.name}".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(key, "little") >> 1)
+    return torch.randn(tensor.info.shape, generator=generator) * tensor.init_std
+
+
+@torch.no_grad()
+def initialise(plan: Plan, seed: int) -> None:
+    """Fill the plan's model in place: parameters, residual and output multipliers."""
+    parameters = {canonical_name(n): p for n, p in plan.model.named_parameters()}
+    for tensor in plan.tensors:
+        parameter = parameters[tensor.name]
+        if parameter.is_meta:
+            raise CompletedpError(
+                f"{tensor.name} is on the meta device: "
+                'call model.to_empty(device="cpu") (or "cuda") before plan.initialise()'
+            )
+        parameter.copy_(draw(tensor, seed))
+    model = unwrapped(plan.model)
+    for name, value in (
+        ("residual_multipliers", plan.residual_multipliers),
+        ("output_multiplier", plan.output_multiplier),
+    ):
+        buffer = getattr(model, name, None)
+        if isinstance(buffer, Tensor):
+            buffer.copy_(torch.tensor(value, dtype=torch.float64))
+        elif name == "output_multiplier" and value != 1.0:
+            raise CompletedpError(
+                f"{type(model).__name__} has no output_multiplier buffer for its logits, which "
+                f"{plan.recipe.rules.parameterisation} needs; use completedp"
+            )

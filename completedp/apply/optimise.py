@@ -1,0 +1,134 @@
+"""Plain torch optimizers from a plan: merged named groups, AdamW, schedules that keep ratios,
+and checkpoints that bring back moments and never planned values."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from completedp.apply.classify import canonical_name
+from completedp.theory.errors import CompletedpError
+from completedp.theory.schedule import Schedule
+
+if TYPE_CHECKING:
+    from completedp.apply.plan import Plan
+
+
+def param_groups(plan: Plan) -> list[dict[str, Any]]:
+    """Tensors with equal values share a group, in the order in which the values first appear.
+
+    With `weight_decay="independent"` the planned decay is not multiplied by lr. torch's AdamW does
+    multiply, so the group carries decay / lr, and a schedule then scales lr and decay alike.
+    """
+    parameters = {canonical_name(n): p for n, p in plan.model.named_parameters()}
+    independent = plan.recipe.rules.weight_decay == "independent"
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for tensor in plan.tensors:
+        decay = tensor.weight_decay / tensor.lr if independent else tensor.weight_decay
+        key = (tensor.lr, decay, tensor.eps, tensor.betas)
+        group = groups.setdefault(
+            key,
+            {
+                "params": [],
+                "param_names": [],
+                "lr": tensor.lr,
+                "initial_lr": tensor.lr,
+                "weight_decay": decay,
+                "eps": tensor.eps,
+                "betas": tensor.betas,
+            },
+        )
+        group["params"].append(parameters[tensor.name])
+        group["param_names"].append(tensor.name)
+    return list(groups.values())
+
+
+def adamw(plan: Plan, **options: Any) -> AdamW:
+    """torch's AdamW on the plan's groups, fused where torch has it."""
+    for name in ("lr", "weight_decay", "eps", "betas"):
+        if name in options:
+            raise CompletedpError(f"{name} comes from the plan: set it in the recipe instead")
+    groups = param_groups(plan)
+    if not {"fused", "foreach", "capturable"} & options.keys():
+        devices = {p.device.type for group in groups for p in group["params"]}
+        options["fused"] = devices <= {"cuda", "cpu"}
+    return AdamW(groups, **options)
+
+
+def attach_schedule(optimizer: Optimizer, schedule: Schedule, steps: int) -> LambdaLR:
+    """Multiply every group's planned lr by the schedule: the ratios between groups stay.
+
+    Call the result's `step()` after each optimizer step. Schedulers that assign rates, such as
+    CosineAnnealingLR with an eta_min or OneCycleLR, would erase the plan's ratios.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch cannot tell a fresh start
+        return LambdaLR(optimizer, lambda step: schedule(min(step, steps - 1), steps))
+
+
+def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Like `optimizer.load_state_dict`, but moments only: the groups keep their planned values.
+
+    torch's own would overwrite lr, betas, eps and weight decay with the checkpoint's. Tensors are
+    matched by name where the state has names, so the groups may have been cut differently.
+    """
+    planned = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    _match_groups(optimizer, state)
+    optimizer.load_state_dict(_regroup(optimizer, state))
+    for group, values in zip(optimizer.param_groups, planned, strict=True):
+        group.update(values)
+
+
+def _names(groups: list[dict[str, Any]]) -> list[str] | None:
+    if not all("param_names" in group for group in groups):
+        return None
+    return [name for group in groups for name in group["param_names"]]
+
+
+def _match_groups(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    ours, theirs = _names(optimizer.param_groups), _names(state["param_groups"])
+    if ours is None or theirs is None:
+        counts = [len(g["params"]) for g in optimizer.param_groups]
+        if counts != [len(g["params"]) for g in state["param_groups"]]:
+            raise CompletedpError("the optimizer state has other groups and no tensor names")
+    elif set(ours) != set(theirs):
+        odd = sorted(set(ours) ^ set(theirs))[0]
+        raise CompletedpError(f"the optimizer state is of another model: {odd} is in one only")
+
+
+def _regroup(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """The state with its tensors numbered in this optimizer's order and groups."""
+    ours, theirs = _names(optimizer.param_groups), _names(state["param_groups"])
+    if ours is None or theirs is None:
+        return state
+    old_ids = [i for group in state["param_groups"] for i in group["params"]]
+    by_name = dict(zip(theirs, old_ids, strict=True))
+    groups, moments, new_id = [], {}, 0
+    for group in optimizer.param_groups:
+        numbered = []
+        for name in group["param_names"]:
+            if by_name[name] in state["state"]:
+                moments[new_id] = state["state"][by_name[name]]
+            numbered.append(new_id)
+            new_id += 1
+        groups.append({**group, "params": numbered})
+    return {"state": moments, "param_groups": groups}
+
+
+def set_learning_rates(optimizer: Optimizer, multiplier: float) -> None:
+    """One step of a schedule by hand: every group's lr is its planned lr times the multiplier."""
+    for group in optimizer.param_groups:
+        lr = group["initial_lr"] * multiplier
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr

@@ -1,0 +1,295 @@
+"""Plan: recipe x model x target scale. Every tensor's values, and the factors each came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from completedp.apply import initialise, optimise
+from completedp.apply.classify import (
+    TensorInfo,
+    canonical_name,
+    classify,
+    depth_of,
+    head_dim_of,
+    unwrapped,
+)
+from completedp.apply.table import render
+from completedp.theory.errors import CompletedpError
+from completedp.theory.hparams import TUNABLE
+from completedp.theory.recipe import Recipe
+from completedp.theory.roles import BRANCHES, Role
+from completedp.theory.rules import power
+from completedp.theory.scale import Ratios, Scale
+
+Trace = tuple[tuple[str, float], ...]
+"""Named factors; their product is the value."""
+
+# The tensors that end a residual branch: what they add is multiplied by its residual multiplier.
+_ENDS_BRANCH = {
+    "attn_out": "attn",
+    "attn_out_bias": "attn",
+    "mlp_out": "mlp",
+    "mlp_out_bias": "mlp",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorPlan:
+    """One parameter: what it is, and its values at the target."""
+
+    info: TensorInfo
+    width_ratio: float
+    """Its own width over that of its type at base: m_N, tensor by tensor."""
+    init_std: float | None
+    """None for vectors, which start at a constant."""
+    init_value: float | None
+    lr: float
+    weight_decay: float
+    eps: float
+    beta1: float
+    beta2: float
+    multiplier: float
+    """What its output is multiplied by in the forward pass."""
+    base: Mapping[str, float]
+    """The same values on the base model, for the same type at the same relative depth."""
+    trace: Mapping[str, Trace]
+    """For each value, the factors it came from."""
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self.info.name
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """As torch's AdamW takes them."""
+        return self.beta1, self.beta2
+
+    def explain(self, hyperparameter: str) -> str:
+        """One line: the value and its factors, those of 1 left out."""
+        parts = [f"{factor:.6g} ({label})" for label, factor in self.trace[hyperparameter]]
+        return f"{self.name} {hyperparameter} = {' x '.join(parts)}"
+
+
+class Plan:
+    """What to do with a model at a target scale. Prints as a table."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        target: Scale,
+        tensors: list[TensorPlan],
+        residual_multipliers: list[tuple[float, float]],
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.target = target
+        self.ratios: Ratios = target / recipe.base
+        self.tensors = tensors
+        self.residual_multipliers = residual_multipliers
+        """Of every block: the attention branch's and the feed-forward branch's."""
+
+    @property
+    def output_multiplier(self) -> float:
+        """Forward multiplier of the unembedding; 1 but under CompleteP."""
+        return next((t.multiplier for t in self.tensors if t.info.role is Role.OUTPUT_WEIGHT), 1.0)
+
+    def __getitem__(self, name: str) -> TensorPlan:
+        """The plan of one tensor, by its name."""
+        wanted = canonical_name(name)
+        for tensor in self.tensors:
+            if tensor.name == wanted:
+                return tensor
+        raise CompletedpError(f"the plan has no tensor {name!r}")
+
+    def initialise(self, seed: int = 0) -> None:
+        """Draw every parameter and set the multipliers, in place.
+
+        The draw depends on the seed and the tensor's name alone: not on the device, the order of
+        the parameters, or who else is there.
+        """
+        initialise.initialise(self, seed)
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Groups for `torch.optim.AdamW`: tensors with equal values share one."""
+        return optimise.param_groups(self)
+
+    def adamw(self, **options: Any) -> torch.optim.AdamW:
+        """A `torch.optim.AdamW` with these groups; options go to its constructor."""
+        return optimise.adamw(self, **options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain values for JSON."""
+        return {
+            "base": self.recipe.base.to_dict(),
+            "target": self.target.to_dict(),
+            "ratios": self.ratios.to_dict(),
+            "steps": self.target.steps,
+            "rules": self.recipe.rules.to_dict(),
+            "residual_multipliers": [list(pair) for pair in self.residual_multipliers],
+            "output_multiplier": self.output_multiplier,
+            "tensors": [_tensor_dict(tensor) for tensor in self.tensors],
+        }
+
+    def __str__(self) -> str:
+        return render(self)
+
+    __repr__ = __str__
+
+
+def plan(
+    model: nn.Module,
+    recipe: Recipe,
+    target: Scale,
+    *,
+    overrides: Mapping[str, str] | None = None,
+) -> Plan:
+    """Work out every tensor's values. The model may be on the meta device and is not touched."""
+    tensors = classify(model, overrides)
+    _check_model(model, tensors, recipe, target)
+    ratios = target / recipe.base
+    rules, hyperparameters = recipe.rules, recipe.hyperparameters
+
+    @cache  # layers share almost everything; 70B models have hundreds of tensors
+    def rule_terms(role: Role, hyperparameter: str, width_ratio: float) -> Trace:
+        exponents = rules.exponents(role, hyperparameter)
+        own = Ratios(
+            width=width_ratio, depth=ratios.depth, batch=ratios.batch, tokens=ratios.tokens
+        )
+        return tuple(
+            (f"{axis} {getattr(own, axis):g}^{exponent:g}", power({axis: exponent}, own))
+            for axis, exponent in exponents.items()
+            if exponent
+        )
+
+    @cache
+    def base_terms(tunable: str, module_type: str, layer: int | None) -> Trace:
+        found = hyperparameters.multipliers(tunable, module_type, layer, target.depth)
+        return (("value", hyperparameters.values.of(tunable)), *found.items())
+
+    def residual(branch: str, layer: int) -> Trace:
+        terms = base_terms("residual", branch, layer)
+        exponents = rules.residual_exponents()
+        rule = tuple(
+            (f"{axis} {getattr(ratios, axis):g}^{e:g}", power({axis: e}, ratios))
+            for axis, e in exponents.items()
+            if e
+        )
+        return terms + rule
+
+    def tensor_plan(info: TensorInfo) -> TensorPlan:
+        width_ratio = info.width / recipe.widths[info.type]
+        base, trace, value = {}, {}, {}
+        for tunable in TUNABLE[:-1]:  # residual multipliers are not a tensor's own
+            name = tunable.removeprefix("one_minus_")
+            terms = base_terms(tunable, info.type, info.layer)
+            key = "one_minus_beta" if name != tunable else tunable
+            scaling = rule_terms(info.role, key, width_ratio)
+            base[name] = _product(terms)
+            if name != tunable:  # tuned as 1 - beta, used as beta
+                base[name] = 1.0 - base[name]
+                _check_beta(name, base[name], info)
+                value[name] = rules.scale_beta(name, base[name], _product(scaling))
+                trace[tunable] = _collapse(terms + scaling)
+                continue
+            if name == "weight_decay" and info.role in recipe.no_decay:
+                terms = (*terms, ("no_decay", 0.0))
+                base[name] = 0.0
+            if name == "init_std" and not info.role.is_matrix:
+                continue
+            value[name] = _product(terms + scaling)
+            trace[name] = _collapse(terms + scaling)
+        trace["multiplier"] = _collapse(
+            residual(_ENDS_BRANCH[info.type], info.layer)
+            if info.type in _ENDS_BRANCH and info.layer
+            else rule_terms(info.role, "multiplier", width_ratio)
+        )
+        if not info.role.is_matrix:
+            del base["init_std"]
+        return TensorPlan(
+            info=info,
+            width_ratio=width_ratio,
+            init_std=value.pop("init_std", None),
+            init_value=_constant(info.role),
+            multiplier=_product(trace["multiplier"]),
+            base=base,
+            trace=trace,
+            **value,
+        )
+
+    residual_multipliers = [
+        (_product(residual("attn", layer)), _product(residual("mlp", layer)))
+        for layer in range(1, target.depth + 1)
+    ]
+    planned = [tensor_plan(info) for info in tensors]
+    return Plan(model, recipe, target, planned, residual_multipliers)
+
+
+def _check_model(
+    model: nn.Module, tensors: list[TensorInfo], recipe: Recipe, target: Scale
+) -> None:
+    depth = depth_of(tensors)
+    if depth != target.depth:
+        raise CompletedpError(f"the model has {depth} blocks and the target says {target.depth}")
+    for tensor in tensors:
+        if tensor.type == "embedding" and tensor.width != target.width:
+            raise CompletedpError(
+                f"the model has width {tensor.width} and the target says {target.width}"
+            )
+        if tensor.type not in recipe.widths:
+            raise CompletedpError(
+                f"the recipe is of a different model family: it knows no module type "
+                f"{tensor.type!r} ({tensor.name}), only {', '.join(recipe.widths)}; "
+                "make one for this model with Recipe.for_model"
+            )
+    head_dim = head_dim_of(tensors, model)
+    if recipe.head_dim is not None and head_dim is not None and head_dim != recipe.head_dim:
+        raise CompletedpError(
+            f"head_dim is {head_dim} and was {recipe.head_dim} at base: the rules hold when width "
+            "grows by more heads of the same size"
+        )
+    inner = unwrapped(model)
+    if depth and not hasattr(inner, "residual_multipliers"):
+        raise CompletedpError(
+            f"{type(inner).__name__} has no residual_multipliers buffer of shape [depth, "
+            f"{len(BRANCHES)}] that its forward pass multiplies its branches by"
+        )
+
+
+def _check_beta(name: str, beta: float, info: TensorInfo) -> None:
+    if not 0 <= beta < 1:
+        raise CompletedpError(
+            f"{info.name}: {name} = {beta:g} at base, after its multipliers; it must be in [0, 1)"
+        )
+
+
+def _product(terms: Trace) -> float:
+    return math.prod(factor for _, factor in terms)
+
+
+def _collapse(terms: Trace) -> Trace:
+    """Without the multipliers that are exactly 1; the value itself always stays."""
+    return tuple((label, x) for label, x in terms if label == "value" or x != 1.0)
+
+
+def _constant(role: Role) -> float | None:
+    if role.is_matrix:
+        return None
+    return 0.0 if role in (Role.HIDDEN_BIAS, Role.OUTPUT_BIAS) else 1.0
+
+
+def _tensor_dict(tensor: TensorPlan) -> dict[str, Any]:
+    plain = asdict(tensor.info) | {"role": str(tensor.info.role), "shape": list(tensor.info.shape)}
+    names = ("width_ratio", "init_std", "init_value", "lr", "weight_decay", "eps")
+    plain |= {name: getattr(tensor, name) for name in (*names, "beta1", "beta2", "multiplier")}
+    plain["base"] = dict(tensor.base)
+    plain["trace"] = {k: [list(term) for term in v] for k, v in tensor.trace.items()}
+    return plain

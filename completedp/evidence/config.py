@@ -1,0 +1,76 @@
+"""What a scaling check is asked to do. Plain values: no torch here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from completedp.theory.errors import CompletedpError
+from completedp.theory.rules import PARAMETERISATIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckConfig:
+    """Short runs of the reference model over widths and depths; the first of each is the base."""
+
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    """Widths, at the first depth; one alone skips the width check."""
+    depths: tuple[int, ...] = (2, 4, 8, 16)
+    """Depths, at the first width; one alone skips the depth check."""
+    batch: int = 1024
+    """Tokens per step."""
+    context: int = 64
+    """Tokens per sequence."""
+    steps: int = 10
+    """Steps before sizes are compared."""
+    seeds: int = 3
+    """Runs per size; slopes are of their geometric mean."""
+    parameterisations: tuple[str, ...] = ("completedp",)
+    """Any of sp, mup, completep, completedp."""
+    alpha: float = 1.0
+    """Residual exponent."""
+    output_norm_eps: str = "printed"
+    """The gradient check: the output norm's eps as `printed` in Table 1, or `gradient`."""
+    lr: float = 2.0**-10
+    """Global learning rate at base. Slopes are those of the limit while steps are small."""
+    head_dim: int = 16
+    """Size of an attention head."""
+    qk_norm: bool = True
+    """Normalise queries and keys."""
+    mlp: str = "gelu"
+    """gelu or swiglu."""
+    bias: bool = True
+    """Biases on all linear layers, so that every role is there to be checked."""
+    text: str = "stdlib"
+    """Text whose bytes are the tokens: stdlib, a file, or a folder."""
+    tolerance: float = 0.2
+    """How far a slope may be from the one expected."""
+    device: str = "auto"
+    """auto, cpu, cuda."""
+
+    def __post_init__(self) -> None:
+        for name in ("widths", "depths"):
+            sizes = getattr(self, name)
+            if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
+                raise CompletedpError(
+                    f"{name} = {list(sizes)} must be whole numbers above 0, increasing"
+                )
+        if len(self.widths) < 2 and len(self.depths) < 2:
+            raise CompletedpError("a slope needs at least two widths or two depths")
+        for name in ("batch", "context", "steps", "seeds"):
+            if getattr(self, name) < 1:
+                raise CompletedpError(f"{name} = {getattr(self, name)} must be at least 1")
+        if self.batch % self.context:
+            raise CompletedpError(
+                f"batch of {self.batch} tokens is not a whole number of sequences of "
+                f"{self.context} tokens (context)"
+            )
+        for name in self.parameterisations:
+            if name not in PARAMETERISATIONS:
+                raise CompletedpError(
+                    f"unknown parameterisation {name!r}: choose from {', '.join(PARAMETERISATIONS)}"
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)

@@ -1,0 +1,63 @@
+"""The coordinate check: do features move by the same amount at every width and depth?
+
+What is expected is the theory's criterion, written here on its own and not read off the table of
+rules, so that a wrong exponent in the table shows:
+
+    own, change   no growth with width; with depth, a hidden tensor's own contribution goes as
+                  m_L^(alpha-1), and everything else stays
+    initial       hidden outputs neither grow nor shrink; logits shrink as m_N^-1/2
+"""
+
+from __future__ import annotations
+
+from completedp.evidence.config import CheckConfig
+from completedp.evidence.measure import STREAM
+from completedp.evidence.scaling import CheckResult, Measurement, Row, verdict
+from completedp.theory.roles import MODULE_TYPES, Role
+
+_BOUNDARY = {Role.INPUT_EMBEDDING, Role.OUTPUT_NORM, Role.OUTPUT_WEIGHT, Role.OUTPUT_BIAS}
+_HAS_DEPTH_RULE = ("completep", "completedp")
+
+
+def expected_slope(quantity: str, module_type: str, axis: str, alpha: float) -> float | None:
+    """The slope of a well-scaled model, or None where none is asked for."""
+    role = MODULE_TYPES.get(module_type)
+    if quantity == "own":
+        hidden = role is not None and role not in _BOUNDARY
+        return alpha - 1.0 if axis == "depth" and hidden else 0.0
+    if quantity == "change":
+        return 0.0 if module_type in (STREAM, "unembedding") else None
+    if quantity == "initial" and role is not None and role.is_matrix:
+        return -0.5 if axis == "width" and role is Role.OUTPUT_WEIGHT else 0.0
+    return None
+
+
+def coordinate_rows(measurement: Measurement, tolerance: float) -> list[Row]:
+    """Judge one axis of one parameterisation."""
+    rows, rules = [], measurement.rules
+    alpha = rules.alpha if rules.parameterisation in _HAS_DEPTH_RULE else 1.0
+    for (quantity, kind), values in measurement.values.items():
+        expected = expected_slope(quantity, kind, measurement.axis, alpha)
+        if expected is None:
+            continue
+        slope, error = measurement.slope((quantity, kind))
+        rows.append(
+            Row(
+                parameterisation=rules.parameterisation,
+                axis=measurement.axis,
+                quantity=quantity,
+                what=kind,
+                expected=expected,
+                slope=slope,
+                error=error,
+                verdict=verdict(slope, expected, tolerance),
+                values=tuple(float(v) for v in 2.0 ** values.mean(axis=1)),
+            )
+        )
+    return rows
+
+
+def coordcheck(config: CheckConfig, measurements: list[Measurement]) -> CheckResult:
+    """Judge every measurement."""
+    rows = [row for m in measurements for row in coordinate_rows(m, config.tolerance)]
+    return CheckResult(check="coordcheck", config=config, rows=rows)

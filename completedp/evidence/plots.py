@@ -1,0 +1,101 @@
+"""Plots as SVG text, which a page can hold inline. matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from completedp.evidence.scaling import CheckResult, Row
+from completedp.theory.errors import CompletedpError
+
+_QUANTITY_TITLES = {
+    "own": "own contribution to the output",
+    "change": "change of the output",
+    "initial": "output at initialisation",
+    "gradient": "gradient",
+}
+
+
+def check_svg(result: CheckResult) -> str:
+    """Sizes against width and depth, log-log: a row per parameterisation and axis."""
+    measured = [row for row in result.rows if row.values]
+    lines = list(dict.fromkeys((row.parameterisation, row.axis) for row in measured))
+    quantities = list(dict.fromkeys(row.quantity for row in measured))
+    plt = _pyplot()
+    figure, axes = plt.subplots(
+        len(lines),
+        len(quantities),
+        figsize=(4.4 * len(quantities) + 1.2, 2.9 * len(lines)),
+        squeeze=False,
+        layout="constrained",
+    )
+    for panels, (name, axis) in zip(axes, lines, strict=True):
+        sizes = result.config.widths if axis == "width" else result.config.depths
+        for panel, quantity in zip(panels, quantities, strict=True):
+            rows = [
+                row
+                for row in measured
+                if (row.parameterisation, row.axis, row.quantity) == (name, axis, quantity)
+            ]
+            _panel(panel, rows, sizes)
+            panel.set_title(f"{name}: {_QUANTITY_TITLES[quantity]}", fontsize=9)
+            panel.set_xlabel(axis, fontsize=8)
+            panel.set_ylabel("root mean square", fontsize=8)
+    return _svg(plt, figure)
+
+
+def curves_svg(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str
+) -> str:
+    """Named curves in one panel."""
+    plt = _pyplot()
+    figure, panel = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    for name, (xs, ys) in curves.items():
+        panel.plot(xs, ys, label=name, linewidth=1.4)
+    panel.set_xlabel(x)
+    panel.set_ylabel(y)
+    panel.grid(alpha=0.3)
+    panel.legend(frameon=False)
+    return _svg(plt, figure)
+
+
+def _panel(panel: Any, rows: list[Row], sizes: Sequence[int]) -> None:
+    """Lines that fail are drawn thick and dashed."""
+    for row in rows:
+        failed = row.verdict == "fail"
+        panel.plot(
+            sizes,
+            row.values,
+            marker="o",
+            markersize=3,
+            linewidth=2.0 if failed else 1.0,
+            linestyle="--" if failed else "-",
+            label=f"{row.what} {row.slope:+.2f}{' FAIL' if failed else ''}",
+        )
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log", base=2)
+    panel.set_xticks(sizes, [str(size) for size in sizes])
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=5.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise CompletedpError('plots need matplotlib: pip install "completedp[plots]"') from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.fonttype"] = "none"  # text stays text: smaller, searchable
+    plt.rcParams["svg.hashsalt"] = "completedp"  # the same figure is the same file
+    return plt
+
+
+def _svg(plt: Any, figure: Any) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]

@@ -1,0 +1,64 @@
+"""Checks as text for a terminal: a verdict per parameterisation and axis, then the rows."""
+
+from __future__ import annotations
+
+import io
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from completedp.evidence.gradcheck import MEASURED_OUTPUT_NORM
+from completedp.evidence.scaling import CheckResult, Row
+
+KNOWN = (
+    "known: Table 1 prints x1 for the output norm's eps, its gradient falls as "
+    f"m_N^{MEASURED_OUTPUT_NORM:g}; output_norm_eps=gradient follows the gradient"
+)
+
+
+def check_text(result: CheckResult, *, all_rows: bool = False) -> str:
+    """The verdicts, the rows that fail (or all), and what is known of the printed table."""
+    text = io.StringIO()
+    console = Console(file=text, width=110, color_system=None)
+    for name in result.config.parameterisations:
+        rows = [row for row in result.rows if row.parameterisation == name]
+        for axis in dict.fromkeys(row.axis for row in rows):
+            of_axis = [row for row in rows if row.axis == axis]
+            console.print(f"{name:<11} {axis:<7} {_summary(of_axis)}", highlight=False)
+    shown = [row for row in result.rows if all_rows or row.verdict != "pass"]
+    if shown:
+        console.print(_table(shown), highlight=False)
+    if any(row.verdict == "known" for row in result.rows):
+        console.print(KNOWN, highlight=False)
+    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+
+def _summary(rows: list[Row]) -> str:
+    failed = [row for row in rows if row.verdict == "fail"]
+    worst = max(rows, key=lambda row: abs(row.slope - row.expected) * (row.verdict != "known"))
+    verdict = f"FAIL  {len(failed)} of {len(rows)} rows" if failed else f"pass  {len(rows)} rows"
+    return (
+        f"{verdict}, furthest from theory: {worst.quantity} {worst.what} "
+        f"{worst.slope:+.2f} (expected {worst.expected:+.2f})"
+    )
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("parameterisation", "axis", "quantity", "tensor", "verdict"):
+        table.add_column(name, no_wrap=True)
+    for name in ("expected", "slope", "+-"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.parameterisation,
+            row.axis,
+            row.quantity,
+            row.what,
+            row.verdict.upper() if row.verdict == "fail" else row.verdict,
+            f"{row.expected:+.2f}",
+            f"{row.slope:+.2f}",
+            "" if row.error is None or row.error != row.error else f"{row.error:.2f}",
+        )
+    return table

@@ -1,0 +1,127 @@
+"""Cross-entropy with z-loss, whole or in chunks.
+
+The z-loss is weight x mean(logsumexp(logits)^2). The chunked form never holds more than one
+chunk's logits: it makes their gradient while they are at hand, in the forward pass, so the cost in
+matrix products is that of the plain form.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK_LOGITS = 32 * 1024 * 1024
+"""Above this many logits (128 MiB in float32) the loss is computed in chunks of about it."""
+
+
+class Loss(NamedTuple):
+    """What is minimised, and the cross-entropy alone, which is what results report."""
+
+    total: Tensor
+    cross_entropy: Tensor
+
+
+def language_model_loss(
+    features: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    z_loss: float = 0.0,
+    chunk: int | None = None,
+) -> Loss:
+    """The loss of predicting `targets` [B, T] from features [B, T, D] and an unembedding [V, D].
+
+    `chunk` is in positions; 0 means whole, None chooses by the number of logits.
+    """
+    features, targets = features.flatten(0, -2), targets.flatten()
+    if chunk is None:
+        whole = targets.numel() * weight.shape[0] <= CHUNK_LOGITS
+        chunk = 0 if whole else max(1, CHUNK_LOGITS // weight.shape[0])
+    if chunk == 0:
+        return plain_loss(_logits(features, weight, bias), targets, z_loss)
+    total, cross_entropy = _ChunkedLoss.apply(features, weight, bias, targets, z_loss, chunk)
+    return Loss(total, cross_entropy.detach())
+
+
+def plain_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Loss:
+    """The loss from whole logits [N, V]."""
+    logits = logits.to(_wide(logits.dtype))
+    log_z = logits.logsumexp(-1)
+    picked = logits.gather(-1, targets[:, None]).squeeze(-1)
+    cross_entropy = (log_z - picked).mean()
+    total = cross_entropy + z_loss * log_z.square().mean() if z_loss else cross_entropy
+    return Loss(total, cross_entropy.detach())
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """The loss and, in the same pass over the chunks, its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        z_loss: float,
+        chunk: int,
+    ) -> tuple[Tensor, Tensor]:
+        count = targets.numel()
+        wide = _wide(features.dtype)
+        with_gradient = any(ctx.needs_input_grad[:3])
+        ce_sum = torch.zeros((), device=features.device, dtype=wide)
+        z_sum = torch.zeros_like(ce_sum)
+        features_grad = torch.empty_like(features) if with_gradient else features
+        weight_grad = torch.zeros_like(weight) if with_gradient else weight
+        bias_grad = torch.zeros_like(bias) if with_gradient and bias is not None else None
+        for start in range(0, count, chunk):
+            part = slice(start, start + chunk)
+            logits = _logits(features[part], weight, bias).to(wide)
+            log_z = logits.logsumexp(-1)
+            picked = logits.gather(-1, targets[part, None]).squeeze(-1)
+            ce_sum += (log_z - picked).sum()
+            z_sum += log_z.square().sum()
+            if not with_gradient:
+                continue
+            # d total / d logits = (softmax x (1 + 2 z log_z) - onehot) / count
+            grad = logits.sub_(log_z[:, None]).exp_()
+            grad *= (1.0 + 2.0 * z_loss * log_z)[:, None]
+            grad[torch.arange(len(log_z), device=grad.device), targets[part]] -= 1.0
+            grad = (grad / count).to(features.dtype)
+            features_grad[part] = grad @ weight.to(features.dtype)
+            weight_grad += grad.T @ features[part]
+            if bias_grad is not None:
+                bias_grad += grad.sum(0)
+        if with_gradient:
+            ctx.save_for_backward(features_grad, weight_grad, bias_grad)
+        cross_entropy = ce_sum / count
+        ctx.mark_non_differentiable(cross_entropy)
+        return cross_entropy + z_loss * z_sum / count, cross_entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        scale = grads[0]
+        features_grad, weight_grad, bias_grad = ctx.saved_tensors
+        return (
+            features_grad * scale.to(features_grad.dtype),
+            weight_grad * scale.to(weight_grad.dtype),
+            None if bias_grad is None else bias_grad * scale.to(bias_grad.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def _logits(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Computed in the features' type, whatever type the weights are kept in."""
+    bias = None if bias is None else bias.to(features.dtype)
+    return F.linear(features, weight.to(features.dtype), bias)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The type of sums over the vocabulary: at least float32."""
+    return torch.promote_types(dtype, torch.float32)

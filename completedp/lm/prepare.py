@@ -1,0 +1,53 @@
+"""From a source and a tokenizer's name to a folder of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from completedp.lm.corpora import documents
+from completedp.lm.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
+from completedp.lm.tokens import TOKENIZER, Manifest, prepare
+from completedp.theory.errors import CompletedpError
+
+
+def prepare_source(
+    source: str,
+    out: str,
+    *,
+    tokenizer: str = "bytes",
+    vocab: int = 4096,
+    valid_fraction: float = 0.01,
+    text_field: str = "text",
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """Tokenise `source` into `out`, with bytes, a BPE trained on it, or one loaded from a file."""
+    made = choose_tokenizer(tokenizer, source, out, vocab, text_field)
+    return prepare(
+        source,
+        out,
+        made,
+        valid_fraction=valid_fraction,
+        text_field=text_field,
+        progress=progress,
+    )
+
+
+def choose_tokenizer(
+    name: str, source: str, out: str, vocab: int, text_field: str = "text"
+) -> Tokenizer:
+    """The tokenizer of that name; a folder already made keeps the BPE that was trained for it."""
+    if name == "bytes":
+        return ByteTokenizer()
+    if name == "bpe":
+        trained = Path(out) / TOKENIZER
+        if trained.exists():
+            found = BPETokenizer.load(trained)
+            if found.vocab != vocab:
+                raise CompletedpError(
+                    f"{out!r} holds a BPE of {found.vocab} tokens and --vocab says {vocab}: "
+                    "choose another --out"
+                )
+            return found
+        return BPETokenizer.train(documents(source, text_field=text_field), vocab)
+    return BPETokenizer.load(name)

@@ -1,0 +1,187 @@
+"""Text to token ids and back: bytes as they are, or byte-level BPE.
+
+Both have the same face, `Tokenizer`. The end-of-text id is added by whoever joins documents and
+never comes out of `encode`: a document that spells `<|endoftext|>` is encoded as ordinary text.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from completedp.lm.corpora import END_OF_TEXT
+from completedp.theory.errors import CompletedpError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_SMALLEST_BPE = 257  # every byte and the end of text
+
+
+class Tokenizer(Protocol):
+    """What the rest of the package asks of a tokenizer; ids are int32 arrays."""
+
+    @property
+    def name(self) -> str:
+        """Equal names mean equal ids for every text."""
+        ...
+
+    @property
+    def vocab(self) -> int:
+        """One more than the largest id."""
+        ...
+
+    @property
+    def eot(self) -> int:
+        """The id that ends a document."""
+        ...
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a text, without an end of text."""
+        ...
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode` for many texts, as fast as the tokenizer can."""
+        ...
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of the ids, ends of text spelled out."""
+        ...
+
+
+class ByteTokenizer:
+    """Ids 0 to 255 are the bytes of the UTF-8 text, 256 ends a text. Needs no training."""
+
+    name = "bytes"
+    vocab = 257
+    eot = 256
+
+    def encode(self, text: str) -> np.ndarray:
+        """The bytes of the text."""
+        return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The bytes of each text."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Bytes that are not UTF-8, as a model may emit, become the replacement character."""
+        array = _checked(ids, self.vocab)
+        pieces = np.split(array, np.flatnonzero(array == self.eot))
+        raw = END_OF_TEXT.encode().join(
+            (piece[1:] if index else piece).astype(np.uint8).tobytes()
+            for index, piece in enumerate(pieces)
+        )
+        return raw.decode("utf-8", errors="replace")
+
+
+class BPETokenizer:
+    """Byte-level BPE through the `tokenizers` package: no text is ever unknown to it."""
+
+    def __init__(self, tokenizer: "tokenizers.Tokenizer", origin: str) -> None:
+        """`origin` names the tokenizer in errors; `train` and `load` are the usual ways in."""
+        eot = tokenizer.token_to_id(END_OF_TEXT)
+        if eot is None:
+            raise CompletedpError(
+                f"the tokenizer {origin} has no {END_OF_TEXT!r} token: add it as a special token"
+            )
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        # Spelled-out special tokens are text. This is a switch of the object, not of its JSON.
+        tokenizer.encode_special_tokens = True
+        if eot in tokenizer.encode(END_OF_TEXT, add_special_tokens=False).ids:
+            raise CompletedpError(
+                f"the tokenizer {origin} reads {END_OF_TEXT!r} inside a text as the end of it: "
+                "mark that token as special in its JSON"
+            )
+        self._tokenizer = tokenizer
+        self.eot: int = eot
+        # The largest id, not the count: ids may have holes and the model is indexed by id.
+        self.vocab: int = max(tokenizer.get_vocab().values()) + 1
+        digest = hashlib.sha256(tokenizer.to_str().encode("utf-8")).hexdigest()
+        self.name: str = f"bpe{self.vocab}-{digest[:8]}"
+
+    @classmethod
+    def train(cls, documents: Iterable[str], vocab: int) -> "BPETokenizer":
+        """Learn `vocab` tokens, bytes and end of text among them; the same text gives the same."""
+        if vocab < _SMALLEST_BPE:
+            raise CompletedpError(
+                f"a BPE vocab of {vocab} is too small: 256 bytes and the end of text need "
+                f"{_SMALLEST_BPE} or more"
+            )
+        package = _package()
+        byte_level = package.pre_tokenizers.ByteLevel
+        tokenizer = package.Tokenizer(package.models.BPE())
+        tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
+        tokenizer.decoder = package.decoders.ByteLevel()
+        trainer = package.trainers.BpeTrainer(
+            vocab_size=vocab,
+            special_tokens=[END_OF_TEXT],
+            initial_alphabet=sorted(byte_level.alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(documents, trainer)
+        learned = tokenizer.get_vocab_size()
+        if learned < vocab:
+            raise CompletedpError(
+                f"a BPE vocab of {vocab} cannot be learned: the text has only enough for "
+                f"{learned}; ask for that or give more text"
+            )
+        return cls(tokenizer, "just trained")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "BPETokenizer":
+        """Read a JSON written by `save` or by the `tokenizers` package."""
+        path = Path(path).expanduser()
+        package = _package()
+        if not path.is_file():
+            raise CompletedpError(f"no tokenizer file {str(path)!r}: give a tokenizers JSON")
+        try:
+            tokenizer = package.Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises bare Exception
+            reason = " ".join(str(error).split())
+            raise CompletedpError(
+                f"{str(path)!r} is not a tokenizers JSON ({reason}): give another file"
+            ) from error
+        return cls(tokenizer, repr(str(path)))
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON that `load` reads."""
+        Path(path).write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of one text; many are faster together."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Many texts at once, on all cores."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(one.ids, np.int32) for one in encoded]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of the ids; broken UTF-8 becomes the replacement character."""
+        checked = _checked(ids, self.vocab).tolist()
+        return self._tokenizer.decode(checked, skip_special_tokens=False)
+
+
+def _checked(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
+    array = np.asarray(ids, np.int64).reshape(-1)
+    wrong = array[(array < 0) | (array >= vocab)]
+    if wrong.size:
+        raise CompletedpError(
+            f"token id {wrong[0]} is outside this tokenizer's 0 to {vocab - 1}: "
+            "decode with the tokenizer the text was encoded with"
+        )
+    return array
+
+
+def _package() -> Any:
+    try:
+        import tokenizers
+    except ModuleNotFoundError as error:
+        raise CompletedpError(
+            'a BPE tokenizer needs tokenizers: pip install "completedp[data]"'
+        ) from error
+    return tokenizers

@@ -1,0 +1,195 @@
+"""The reference model: the paper's decoder-only transformer.
+
+Pre-norm, RMS norms, QK norm per head, rotary positions, a feed-forward of two matrices with GELU
+(or SwiGLU), untied embeddings. Residual branches have multipliers, one per block and branch, in a
+buffer: they are saved with the weights, and a search can give every trial its own.
+
+Shapes: B sequences, T positions, D width, H heads, K head_dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from completedp.theory.errors import CompletedpError
+from completedp.theory.roles import BRANCHES
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The shape of a reference model."""
+
+    vocab: int
+    width: int
+    depth: int
+    head_dim: int = 64
+    mlp_width: int | None = None
+    """Feed-forward width; 4 x width if not given."""
+    mlp: str = "gelu"
+    """gelu (two matrices) or swiglu (three)."""
+    qk_norm: bool = True
+    bias: bool = False
+    """Biases on the linear layers of the blocks."""
+    output_bias: bool = False
+    rope_theta: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "width", "depth", "head_dim"):
+            if getattr(self, name) < 1:
+                raise CompletedpError(f"{name} = {getattr(self, name)} must be at least 1")
+        if self.width % self.head_dim:
+            raise CompletedpError(
+                f"width {self.width} is not divisible by head_dim {self.head_dim}: "
+                "width grows by whole heads"
+            )
+        if self.head_dim % 2:
+            raise CompletedpError(f"head_dim {self.head_dim} must be even for rotary positions")
+        if self.mlp not in ("gelu", "swiglu"):
+            raise CompletedpError(f"unknown mlp {self.mlp!r}: choose gelu or swiglu")
+
+    @property
+    def heads(self) -> int:
+        """Attention heads."""
+        return self.width // self.head_dim
+
+    @property
+    def hidden(self) -> int:
+        """Feed-forward width."""
+        return self.mlp_width or 4 * self.width
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+class Linear(nn.Linear):
+    """A linear layer that computes in its input's type, whatever type its weights are kept in."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(input.dtype)
+        return F.linear(input, self.weight.to(input.dtype), bias)
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) x gain, over the last dimension."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), 1e-6)
+
+
+class Attention(nn.Module):
+    """Causal self-attention. The QK norms' gains are shared by all heads."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads, self.head_dim = config.heads, config.head_dim
+        self.qkv = Linear(config.width, 3 * config.width, bias=config.bias)
+        self.q_norm = RMSNorm(config.head_dim) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(config.head_dim) if config.qk_norm else nn.Identity()
+        self.out = Linear(config.width, config.width, bias=config.bias)
+
+    def forward(self, x_BTD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        B, T, D = x_BTD.shape
+        qkv = self.qkv(x_BTD).view(B, T, 3, self.heads, self.head_dim)
+        q_BTHK, k_BTHK, v_BTHK = qkv.unbind(2)
+        q_BTHK = rotate(self.q_norm(q_BTHK), rotation)
+        k_BTHK = rotate(self.k_norm(k_BTHK), rotation)
+        y_BHTK = F.scaled_dot_product_attention(
+            q_BTHK.transpose(1, 2), k_BTHK.transpose(1, 2), v_BTHK.transpose(1, 2), is_causal=True
+        )
+        return self.out(y_BHTK.transpose(1, 2).reshape(B, T, D))
+
+
+class MLP(nn.Module):
+    """Feed-forward: up, GELU, down; or with SwiGLU up gated by silu(gate)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = Linear(config.width, config.hidden, bias=config.bias)
+        if config.mlp == "swiglu":
+            self.gate = Linear(config.width, config.hidden, bias=config.bias)
+        else:
+            self.gate = None
+        self.down = Linear(config.hidden, config.width, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.up(x)
+        return self.down(F.gelu(h) if self.gate is None else F.silu(self.gate(x)) * h)
+
+
+class Block(nn.Module):
+    """x + m_attn attn(norm(x)), then x + m_mlp mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attn_norm = RMSNorm(config.width)
+        self.attn = Attention(config)
+        self.mlp_norm = RMSNorm(config.width)
+        self.mlp = MLP(config)
+
+    def forward(
+        self, x: Tensor, multipliers: Tensor, rotation: tuple[Tensor, Tensor], dtype: torch.dtype
+    ) -> Tensor:
+        # The stream keeps the parameters' precision: at depth L a branch adds about 1/L of it,
+        # which bfloat16 would round away.
+        x = x + multipliers[0] * self.attn(self.attn_norm(x).to(dtype), rotation)
+        return x + multipliers[1] * self.mlp(self.mlp_norm(x).to(dtype))
+
+
+class Transformer(nn.Module):
+    """Tokens to logits. `compute_dtype` (bfloat16 on a GPU) is that of the matrix products."""
+
+    residual_multipliers: Tensor
+    output_multiplier: Tensor
+
+    def __init__(self, config: ModelConfig, compute_dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.compute_dtype = compute_dtype
+        self.embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.output_norm = RMSNorm(config.width)
+        self.unembedding = Linear(config.width, config.vocab, bias=config.output_bias)
+        self.register_buffer("residual_multipliers", torch.ones(config.depth, len(BRANCHES)))
+        self.register_buffer("output_multiplier", torch.ones(()))  # 1 but under CompleteP
+
+    def features(self, tokens_BT: Tensor) -> Tensor:
+        """What the unembedding is applied to: the normed stream times the output multiplier."""
+        x_BTD = self.embedding(tokens_BT)
+        dtype = self.compute_dtype or x_BTD.dtype
+        rotation = rotary_angles(
+            tokens_BT.shape[1], self.config.head_dim, self.config.rope_theta, x_BTD
+        )
+        rotation = rotation[0].to(dtype), rotation[1].to(dtype)
+        for layer, block in enumerate(self.blocks):
+            x_BTD = block(x_BTD, self.residual_multipliers[layer], rotation, dtype)
+        return (self.output_norm(x_BTD) * self.output_multiplier).to(dtype)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Logits of the next token at every position."""
+        return self.unembedding(self.features(tokens_BT))
+
+
+def rotary_angles(length: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of shape [T, 1, K/2]; computed, not stored, so `to_empty` is safe."""
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    pairs = torch.arange(0, head_dim, 2, device=like.device, dtype=dtype)
+    positions = torch.arange(length, device=like.device, dtype=dtype)
+    angles = torch.outer(positions, theta ** (-pairs / head_dim))[:, None, :]
+    return angles.cos(), angles.sin()
+
+
+def rotate(x_BTHK: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary positions on halves, as in the Hugging Face layout."""
+    cos, sin = rotation
+    first, second = x_BTHK.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,0 +1,183 @@
+"""Hyperparameters, module by module: value x global x type x depth, the multipliers in log2.
+
+The tuned quantities are the six of AdamW and initialisation, and the residual multiplier:
+lr, weight_decay, eps, one_minus_beta1, one_minus_beta2, init_std, residual. Each has a value, and
+log2 multipliers kept under readable names, its *coordinates*:
+
+    lr/global          every tensor
+    lr/type/qkv        tensors of one module type
+    lr/depth/3         all blocks' tensors at base layer 3 (counted from 1)
+    lr/layer/qkv/3     one module type at one base layer (only a fully uncoupled search has these)
+
+A residual branch (attn, mlp) stands where a module type does: residual/type/attn. A point of a
+search is the vector of some coordinates; conversion is exact because log2 is what is stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from completedp.theory.errors import CompletedpError
+from completedp.theory.roles import BRANCHES, MODULE_TYPES
+
+TUNABLE = (
+    "lr",
+    "weight_decay",
+    "eps",
+    "one_minus_beta1",
+    "one_minus_beta2",
+    "init_std",
+    "residual",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """Base values before any multiplier."""
+
+    lr: float
+    weight_decay: float = 0.1
+    eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.95
+    init_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise CompletedpError(f"{item.name} = {value!r} is not a number")
+            if not math.isfinite(value):
+                raise CompletedpError(f"{item.name} = {value!r} is not finite")
+        for name in ("lr", "eps", "init_std"):
+            if getattr(self, name) <= 0:
+                raise CompletedpError(f"{name} = {getattr(self, name)!r} must be above 0")
+        if self.weight_decay < 0:
+            raise CompletedpError(f"weight_decay = {self.weight_decay!r} must not be negative")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise CompletedpError(f"{name} = {getattr(self, name)!r} must be in [0, 1)")
+
+    def of(self, tunable: str) -> float:
+        """The value of a tunable quantity; a residual multiplier starts at 1."""
+        if tunable.startswith("one_minus_"):
+            return 1.0 - getattr(self, tunable.removeprefix("one_minus_"))
+        return 1.0 if tunable == "residual" else getattr(self, tunable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperparameters:
+    """Values and log2 multipliers tuned on a model of `depth` blocks."""
+
+    values: Values
+    depth: int
+    log2: Mapping[str, float] = field(default_factory=dict)
+    """Log2 multipliers by coordinate; an absent one is 0."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.log2.items():
+            check_coordinate(name, self.depth)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value):
+                raise CompletedpError(f"log2 multiplier {name} = {value!r} is not a finite number")
+        object.__setattr__(self, "log2", MappingProxyType(dict(self.log2)))
+
+    def vector(self, coordinates: Sequence[str]) -> np.ndarray:
+        """The point these hyperparameters are at, in a search over `coordinates`."""
+        return np.array([self.log2.get(name, 0.0) for name in coordinates], dtype=np.float64)
+
+    def with_vector(self, coordinates: Sequence[str], vector: Iterable[float]) -> Hyperparameters:
+        """The same hyperparameters moved to another point of a search over `coordinates`."""
+        point = dict(zip(coordinates, (float(x) for x in vector), strict=True))
+        return replace(self, log2={**self.log2, **point})
+
+    def multipliers(
+        self, tunable: str, module_type: str, layer: int | None = None, depth: int | None = None
+    ) -> dict[str, float]:
+        """The multipliers of one tensor, by where each comes from; they are to be multiplied.
+
+        `layer` counts from 1 in a model of `depth` blocks, which need not be the base's depth.
+        """
+        found = {
+            "global": 2.0 ** self.log2.get(f"{tunable}/global", 0.0),
+            "type": 2.0 ** self.log2.get(f"{tunable}/type/{module_type}", 0.0),
+        }
+        if layer is not None:
+            profile = self._profiles.get(f"{tunable}/depth")
+            own = self._profiles.get(f"{tunable}/layer/{module_type}")
+            found["depth"] = math.prod(
+                interpolate(p, layer, depth or self.depth) for p in (profile, own) if p is not None
+            )
+        return found
+
+    @cached_property
+    def _profiles(self) -> dict[str, np.ndarray]:
+        """Multipliers over the base's layers, for each thing that varies with depth."""
+        log2_profiles: dict[str, np.ndarray] = {}
+        for name, value in self.log2.items():
+            prefix, _, last = name.rpartition("/")
+            if prefix.count("/") >= 1 and prefix.split("/")[1] in ("depth", "layer"):
+                profile = log2_profiles.setdefault(prefix, np.zeros(self.depth))
+                profile[int(last) - 1] = value
+        return {prefix: 2.0**profile for prefix, profile in log2_profiles.items()}
+
+
+def interpolate(profile: np.ndarray, layer: int, depth: int) -> float:
+    """A multiplier known at base layers 1..L, at layer `layer` of `depth`: linear in layer/depth.
+
+    The multiplier itself is interpolated, not its logarithm, as the paper says. Below the first
+    base layer (l/L < 1/L_base) it is held constant.
+    """
+    base = np.arange(1, len(profile) + 1) / len(profile)
+    return float(np.interp(layer / depth, base, profile))
+
+
+def coordinates(
+    types: Iterable[str], depth: int, *, tunables: Sequence[str] = TUNABLE
+) -> tuple[str, ...]:
+    """All coordinates of type x depth multipliers: each tunable's types, then its base layers.
+
+    The two residual branches take the place of types for `residual`, and only matrices, which are
+    drawn at random, have an initialisation to tune.
+    """
+    names: list[str] = []
+    types = tuple(types)
+    for tunable in tunables:
+        if tunable == "residual":
+            tuned: Sequence[str] = BRANCHES
+        elif tunable == "init_std":
+            tuned = [t for t in types if MODULE_TYPES[t].is_matrix]
+        else:
+            tuned = types
+        names += [f"{tunable}/type/{t}" for t in tuned]
+        names += [f"{tunable}/depth/{layer}" for layer in range(1, depth + 1)]
+    return tuple(names)
+
+
+def check_coordinate(name: str, depth: int) -> None:
+    """Raise a one-line error when `name` is no coordinate of a base of that depth."""
+    parts = name.split("/") if isinstance(name, str) else [""]
+    layers = [str(layer) for layer in range(1, depth + 1)]
+    if parts[0] not in TUNABLE:
+        raise CompletedpError(
+            f"log2 multiplier {name!r} must start with one of {', '.join(TUNABLE)}"
+        )
+    known = BRANCHES if parts[0] == "residual" else tuple(MODULE_TYPES)
+    good = (
+        parts[1:] == ["global"]
+        or (len(parts) == 3 and parts[1] == "type" and parts[2] in known)
+        or (len(parts) == 3 and parts[1] == "depth" and parts[2] in layers)
+        or (len(parts) == 4 and parts[1] == "layer" and parts[2] in known and parts[3] in layers)
+    )
+    if not good:
+        raise CompletedpError(
+            f"log2 multiplier {name!r} must be {parts[0]}/global, {parts[0]}/type/TYPE, "
+            f"{parts[0]}/depth/LAYER or {parts[0]}/layer/TYPE/LAYER, with a known type and a "
+            f"base layer from 1 to {depth}"
+        )

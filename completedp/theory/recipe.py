@@ -1,0 +1,220 @@
+"""Recipe: tuned hyperparameters, the scale they were tuned at, the rules that carry them on.
+
+On disk it is a small JSON file that people can read and edit. Reading is strict: an unknown key,
+a wrong type or an impossible value is a one-line error that names the key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from completedp.theory.errors import CompletedpError
+from completedp.theory.files import write_text_atomically
+from completedp.theory.hparams import Hyperparameters, Values
+from completedp.theory.roles import MODULE_TYPES
+from completedp.theory.rules import Rules, Shift, as_role
+from completedp.theory.scale import Scale
+from completedp.theory.schedule import Schedule
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that is known about a base model's hyperparameters."""
+
+    base: Scale
+    """The scale at which they were tuned."""
+    hyperparameters: Hyperparameters
+    widths: Mapping[str, int]
+    """For every module type of the base model, the width its rule scales with: a matrix's fan-in,
+    an embedding's dimension, a vector's length."""
+    head_dim: int | None = None
+    """Size of one attention head at base: width grows by more heads, never by larger ones."""
+    rules: Rules = field(default_factory=Rules)
+    schedule: Schedule = field(default_factory=Schedule)
+    no_decay: tuple[str, ...] = ()
+    """Roles whose weight decay is 0, whatever the value says. The paper decays every tensor; many
+    recipes leave vectors (norms and biases) out."""
+    provenance: Mapping[str, str | float | int | bool] = field(default_factory=dict)
+    """Where the values came from, in the user's own words and numbers."""
+
+    def __post_init__(self) -> None:
+        for name, width in self.widths.items():
+            if name not in MODULE_TYPES:
+                raise CompletedpError(
+                    f"widths: unknown module type {name!r}: choose from {', '.join(MODULE_TYPES)}"
+                )
+            if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+                raise CompletedpError(f"widths: {name} = {width!r} must be a whole number above 0")
+        for role in self.no_decay:
+            as_role(role)
+        if self.hyperparameters.depth != self.base.depth:
+            raise CompletedpError(
+                f"hyperparameters are for depth {self.hyperparameters.depth}, "
+                f"and the base has depth {self.base.depth}"
+            )
+        object.__setattr__(self, "widths", MappingProxyType(dict(self.widths)))
+        object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
+
+    @property
+    def values(self) -> Values:
+        """The global values."""
+        return self.hyperparameters.values
+
+    def with_values(self, **values: float) -> Recipe:
+        """The same recipe with other global values: `recipe.with_values(lr=2**-7)`."""
+        new = replace(self.hyperparameters, values=replace(self.values, **values))
+        return replace(self, hyperparameters=new)
+
+    def with_rules(self, **choices: Any) -> Recipe:
+        """The same recipe carried by other rules: `recipe.with_rules(parameterisation="sp")`."""
+        return replace(self, rules=replace(self.rules, **choices))
+
+    @classmethod
+    def default(cls) -> Recipe:
+        """The recipe that ships with the package, for the reference model."""
+        text = resources.files("completedp").joinpath("default_recipe.json").read_text("utf-8")
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def for_model(cls, base_model: nn.Module, base: Scale, **options: Any) -> Recipe:
+        """Global values for the user's own base-sized model, which may be on the meta device.
+
+        Takes any of `Values`' names (lr=..., weight_decay=...), `Rules`' (alpha=...), `schedule`
+        and `no_decay`. The one place where theory calls a room below it, because this name
+        belongs on the class.
+        """
+        from completedp.apply.recipes import recipe_for_model
+
+        return recipe_for_model(base_model, base, **options)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recipe:
+        """Read a recipe; every fault in the file is one line that names it."""
+        path = Path(path)
+        try:
+            data = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise CompletedpError(f"no recipe at {str(path)!r}") from None
+        except IsADirectoryError:
+            raise CompletedpError(f"{str(path)!r} is a folder, not a recipe file") from None
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise CompletedpError(f"{str(path)!r} is not a recipe: {error}") from None
+        try:
+            return cls.from_dict(data)
+        except CompletedpError as error:
+            raise CompletedpError(f"recipe {str(path)!r}: {error}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the recipe; an older file survives until the new one is complete."""
+        write_text_atomically(Path(path), json.dumps(self.to_dict(), indent=2) + "\n")
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is written to disk."""
+        return {
+            "schema": SCHEMA,
+            "base": self.base.to_dict(),
+            "head_dim": self.head_dim,
+            "values": vars(self.values),
+            "log2_multipliers": dict(self.hyperparameters.log2),
+            "no_decay": list(self.no_decay),
+            "widths": dict(self.widths),
+            "rules": self.rules.to_dict(),
+            "schedule": self.schedule.to_dict(),
+            "provenance": dict(self.provenance),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Recipe:
+        """The inverse of `to_dict`."""
+        keys = {
+            "schema": int,
+            "base": dict,
+            "head_dim": (int, type(None)),
+            "values": dict,
+            "log2_multipliers": dict,
+            "no_decay": list,
+            "widths": dict,
+            "rules": dict,
+            "schedule": dict,
+            "provenance": dict,
+        }
+        if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
+            raise CompletedpError(
+                f"schema {data['schema']!r} is not {SCHEMA}, the one this version reads"
+            )
+        _check_keys("", data, keys, required=set(keys))
+        for key, value in data["provenance"].items():
+            if not isinstance(value, str | int | float | bool):
+                raise CompletedpError(f"provenance.{key} must be text or a number, not {value!r}")
+        rules = _checked(Rules, "rules", data["rules"], axes=list, shifts=list)
+        shifts = tuple(
+            Shift(**_checked(Shift, f"rules.shifts[{i}]", item))
+            for i, item in enumerate(rules.get("shifts", []))
+        )
+        rules |= {"axes": tuple(rules.get("axes", Rules.axes)), "shifts": shifts}
+        schedule = _checked(Schedule, "schedule", data["schedule"], boundaries=list, levels=list)
+        for name in ("boundaries", "levels"):
+            if name in schedule:
+                schedule[name] = tuple(_numbers(f"schedule.{name}", schedule[name]))
+        base = Scale(**_checked(Scale, "base", data["base"]))
+        return cls(
+            base=base,
+            hyperparameters=Hyperparameters(
+                values=Values(**_checked(Values, "values", data["values"])),
+                depth=base.depth,
+                log2=data["log2_multipliers"],
+            ),
+            widths=data["widths"],
+            head_dim=data["head_dim"],
+            rules=Rules(**rules),
+            schedule=Schedule(**schedule),
+            no_decay=tuple(data["no_decay"]),
+            provenance=data["provenance"],
+        )
+
+
+def _checked(cls: type, where: str, data: Any, **types: type) -> dict[str, Any]:
+    """A JSON object's items, checked against the fields of a dataclass of numbers and strings."""
+    plain = {"str": str, "float": (int, float), "int": int}
+    keys = {f.name: types.get(f.name) or plain[str(f.type)] for f in fields(cls)}
+    required = {
+        f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING
+    }
+    _check_keys(where, data, keys, required=required)
+    return dict(data)
+
+
+def _check_keys(where: str, data: Any, keys: Mapping[str, Any], *, required: set[str]) -> None:
+    if not isinstance(data, dict):
+        raise CompletedpError(f"{where or 'a recipe'} must be a JSON object, not {data!r:.40}")
+    prefix = f"{where}." if where else ""
+    for key in data:
+        if key not in keys:
+            raise CompletedpError(f"unknown key {prefix}{key!s}: choose from {', '.join(keys)}")
+    for key in keys:
+        if key not in data:
+            if key in required:
+                raise CompletedpError(f"key {prefix}{key} is missing")
+            continue
+        value = data[key]
+        if not isinstance(value, keys[key]) or isinstance(value, bool):
+            raise CompletedpError(f"{prefix}{key} = {value!r:.60} has the wrong type")
+
+
+def _numbers(where: str, values: list[Any]) -> list[float]:
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            raise CompletedpError(f"{where} must hold numbers, not {value!r}")
+    return values

@@ -1,0 +1,52 @@
+"""Roles: what a tensor is to the theory. Module types: the finer names a search tunes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """The rows of the paper's Table 1, one name each."""
+
+    INPUT_EMBEDDING = "input_embedding"
+    HIDDEN_WEIGHT = "hidden_weight"
+    HIDDEN_BIAS = "hidden_bias"
+    HIDDEN_NORM = "hidden_norm"
+    QK_NORM = "qk_norm"
+    OUTPUT_NORM = "output_norm"
+    OUTPUT_WEIGHT = "output_weight"
+    OUTPUT_BIAS = "output_bias"
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether tensors of this role are drawn at random at initialisation."""
+        return self in MATRIX_ROLES
+
+
+MATRIX_ROLES = frozenset({Role.INPUT_EMBEDDING, Role.HIDDEN_WEIGHT, Role.OUTPUT_WEIGHT})
+
+# Every module type has one role. The order is the order of a forward pass, in which tables print.
+MODULE_TYPES: dict[str, Role] = {
+    "embedding": Role.INPUT_EMBEDDING,
+    "position": Role.INPUT_EMBEDDING,
+    "attn_norm": Role.HIDDEN_NORM,
+    "qkv": Role.HIDDEN_WEIGHT,
+    "qkv_bias": Role.HIDDEN_BIAS,
+    "q_norm": Role.QK_NORM,
+    "k_norm": Role.QK_NORM,
+    "attn_out": Role.HIDDEN_WEIGHT,
+    "attn_out_bias": Role.HIDDEN_BIAS,
+    "mlp_norm": Role.HIDDEN_NORM,
+    "mlp_in": Role.HIDDEN_WEIGHT,
+    "mlp_in_bias": Role.HIDDEN_BIAS,
+    "mlp_gate": Role.HIDDEN_WEIGHT,
+    "mlp_gate_bias": Role.HIDDEN_BIAS,
+    "mlp_out": Role.HIDDEN_WEIGHT,
+    "mlp_out_bias": Role.HIDDEN_BIAS,
+    "output_norm": Role.OUTPUT_NORM,
+    "unembedding": Role.OUTPUT_WEIGHT,
+    "output_bias": Role.OUTPUT_BIAS,
+}
+
+# The two residual branches of a block; their multipliers are tuned like a module type's values.
+BRANCHES = ("attn", "mlp")

@@ -1,0 +1,102 @@
+"""The rules for people: a table of factors for given ratios, and the page of all exponents."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from completedp.theory.roles import Role
+from completedp.theory.rules import (
+    HYPERPARAMETERS,
+    PARAMETERISATIONS,
+    RESIDUAL,
+    TABLE,
+    Exponents,
+    Rules,
+)
+from completedp.theory.scale import Ratios
+
+_TITLES = {
+    "sp": "Standard parameterisation (`sp`)",
+    "mup": "muP, Table 3 of Tensor Programs V (`mup`)",
+    "completep": "CompleteP (`completep`)",
+    "completedp": "Complete(d)P (`completedp`)",
+}
+
+
+def factors_table(rules: Rules, ratios: Ratios) -> str:
+    """What each base value is multiplied by, as aligned text."""
+    rows = [["role", *HYPERPARAMETERS]]
+    for role in Role:
+        values = rules.factors(role, ratios).to_dict()
+        rows.append([str(role), *(f"{values[name]:.6g}" for name in HYPERPARAMETERS)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in cells)
+        for cells in (list(enumerate(zip(row, widths, strict=True))) for row in rows)
+    ]
+    shown = ", ".join(f"{axis} x{value:g}" for axis, value in ratios.to_dict().items())
+    return "\n".join(
+        [
+            f"{rules.parameterisation}, alpha {rules.alpha:g}: {shown}",
+            *lines,
+            f"residual branches x{rules.residual_multiplier(ratios):.6g}, steps x{ratios.steps:g}",
+        ]
+    )
+
+
+def rules_page() -> str:
+    """docs/rules.md: every exponent of every parameterisation, from the table itself."""
+    parts = [
+        "# The rules",
+        "This page is made by `completedp rules --markdown` from the table in "
+        "`completedp/theory/rules.py`; a test keeps the two equal.",
+        "A base value is multiplied by the entry. `m_N`, `m_L`, `m_B`, `m_D` are the ratios of "
+        "target to base in width (tensor by tensor: its own fan-in over that of the same type at "
+        "base), depth, batch and tokens; `a` is alpha, from 1/2 to 1; `h` is the token-horizon "
+        "exponent, 1/2 in the paper. Init is given as a standard deviation, the paper's table "
+        "as a variance.",
+    ]
+    for name in PARAMETERISATIONS:
+        parts.append(f"## {_TITLES[name]}")
+        header = ["role", *HYPERPARAMETERS]
+        rows = [
+            [str(role), *(_cell(TABLE[name][hp][role]) for hp in HYPERPARAMETERS)] for role in Role
+        ]
+        parts.append("\n".join(_markdown_row(row) for row in [header, ["---"] * 7, *rows]))
+        parts.append(f"Residual branches are multiplied by {_cell(RESIDUAL[name])}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(e: Exponents) -> str:
+    factors = [
+        _power("m_N", _number(e.width)),
+        _power("m_L", _sum(e.depth, e.depth_alpha, "a")),
+        _power("m_B", _number(e.batch)),
+        _power("m_D", _sum(e.tokens, e.tokens_h, "h")),
+    ]
+    return " ".join(filter(None, factors)) or "1"
+
+
+def _power(name: str, exponent: str) -> str:
+    if exponent == "0":
+        return ""
+    return name if exponent == "1" else f"{name}^{exponent}"
+
+
+def _sum(constant: float, coefficient: float, symbol: str) -> str:
+    if not coefficient:
+        return _number(constant)
+    size = "" if abs(coefficient) == 1 else _number(abs(coefficient))
+    sign = "-" if coefficient < 0 else ""
+    if not constant:
+        return f"{sign}{size}{symbol}" if not sign else f"(-{size}{symbol})"
+    return f"({sign}{size}{symbol}{'+' if constant > 0 else '-'}{_number(abs(constant))})"
+
+
+def _number(value: float) -> str:
+    text = str(Fraction(value).limit_denominator(64))
+    return f"({text})" if "/" in text else text

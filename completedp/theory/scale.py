@@ -1,0 +1,105 @@
+"""Scale: how large a training run is. Ratios: how much larger one run is than another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+
+from completedp.theory.errors import CompletedpError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratios:
+    """The four ratios of a target to a base: m_N, m_L, m_B and m_D in the paper's letters."""
+
+    width: float = 1.0
+    """m_N: width over base width."""
+    depth: float = 1.0
+    """m_L: blocks over base blocks."""
+    batch: float = 1.0
+    """m_B: tokens per optimizer step over those at base."""
+    tokens: float = 1.0
+    """m_D: training tokens over those at base."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise CompletedpError(f"ratio {field.name} = {value!r} is not a number")
+            if not (math.isfinite(value) and value > 0):
+                raise CompletedpError(f"ratio {field.name} = {value!r} must be finite and above 0")
+
+    @property
+    def r(self) -> float:
+        """m_B / m_D, by which the optimizer's memory 1 - beta grows."""
+        return self.batch / self.tokens
+
+    @property
+    def steps(self) -> float:
+        """How many times more optimizer steps the target takes."""
+        return self.tokens / self.batch
+
+    def __mul__(self, other: Ratios) -> Ratios:
+        """From a to b, then from b to c, is from a to c."""
+        return Ratios(
+            width=self.width * other.width,
+            depth=self.depth * other.depth,
+            batch=self.batch * other.batch,
+            tokens=self.tokens * other.tokens,
+        )
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain numbers, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """The size of one training run; `target / base` gives the `Ratios` between two."""
+
+    width: int
+    """d_model."""
+    depth: int
+    """Number of transformer blocks."""
+    batch: int
+    """Tokens per optimizer step."""
+    tokens: int
+    """Tokens seen in the whole run."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            whole = isinstance(value, int | float) and not isinstance(value, bool)
+            if not whole or not math.isfinite(value) or value != int(value) or value < 1:
+                raise CompletedpError(
+                    f"{field.name} = {value!r} must be a whole number of at least 1"
+                )
+            object.__setattr__(self, field.name, int(value))  # 1e9 is welcome, and means 10**9
+        if self.tokens < self.batch:
+            raise CompletedpError(
+                f"tokens = {self.tokens} is fewer than one batch of {self.batch} tokens: "
+                "train on more tokens or take a smaller batch"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Whole optimizer steps in the run; a last partial batch is not trained on."""
+        return self.tokens // self.batch
+
+    def __truediv__(self, base: Scale) -> Ratios:
+        return Ratios(
+            width=self.width / base.width,
+            depth=self.depth / base.depth,
+            batch=self.batch / base.batch,
+            tokens=self.tokens / base.tokens,
+        )
+
+    def to_dict(self) -> dict[str, int]:
+        """Plain numbers, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"width {self.width}, depth {self.depth}, "
+            f"batch {self.batch:,} tokens, {self.tokens:,} tokens"
+        )

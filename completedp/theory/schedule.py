@@ -1,0 +1,82 @@
+"""Learning-rate schedules as pure functions of (step, steps), with peak 1.
+
+Every length is a fraction of the run, so that a schedule means the same at any duration. A
+schedule multiplies planned learning rates; it never replaces them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from completedp.theory.errors import CompletedpError
+
+KINDS = ("cosine", "constant", "piecewise", "wsd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A shape of the learning rate over a run; call it with (step, steps)."""
+
+    kind: str = "cosine"
+    """cosine, constant, piecewise (constant in pieces), or wsd (warm-up, stable, decay)."""
+    warmup: float = 0.02
+    """Fraction of the steps over which the rate rises linearly to its peak."""
+    final: float = 0.0
+    """What cosine and wsd end at, as a fraction of the peak."""
+    decay: float = 0.2
+    """wsd: the last fraction of the steps, over which the rate falls linearly."""
+    boundaries: tuple[float, ...] = ()
+    """piecewise: increasing fractions of the run at which the rate changes."""
+    levels: tuple[float, ...] = (1.0,)
+    """piecewise: one level before, between and after the boundaries, as fractions of the peak."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise CompletedpError(f"unknown schedule {self.kind!r}: choose from {', '.join(KINDS)}")
+        for name in ("warmup", "final", "decay"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 <= value <= 1:
+                raise CompletedpError(f"schedule {name} = {value!r} must be a fraction from 0 to 1")
+        if self.kind == "wsd" and self.warmup + self.decay > 1:
+            raise CompletedpError(
+                f"schedule warmup = {self.warmup:g} and decay = {self.decay:g} overlap: "
+                "together they may be at most 1"
+            )
+        if list(self.boundaries) != sorted(set(self.boundaries)) or not all(
+            0 < b < 1 for b in self.boundaries
+        ):
+            raise CompletedpError(
+                f"schedule boundaries = {list(self.boundaries)} must increase within (0, 1)"
+            )
+        if self.kind == "piecewise" and len(self.levels) != len(self.boundaries) + 1:
+            raise CompletedpError(
+                f"schedule piecewise with {len(self.boundaries)} boundaries needs "
+                f"{len(self.boundaries) + 1} levels, and has {len(self.levels)}"
+            )
+
+    def __call__(self, step: int, steps: int) -> float:
+        """The multiplier of update number `step`, counted from 0, of `steps`."""
+        warmup_steps = round(self.warmup * steps)
+        if step < warmup_steps:
+            return self._shape(0.0) * (step + 1) / warmup_steps
+        if self.kind in ("piecewise", "wsd"):  # positions are fractions of the whole run
+            return self._shape(step / steps)
+        return self._shape((step - warmup_steps) / max(1, steps - warmup_steps))
+
+    def _shape(self, progress: float) -> float:
+        """The schedule without its warm-up, progress going from 0 towards 1."""
+        if self.kind == "cosine":
+            return self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress))
+        if self.kind == "wsd":
+            left = 1 - progress
+            return 1.0 if left >= self.decay else self.final + (1 - self.final) * left / self.decay
+        if self.kind == "piecewise":
+            return self.levels[sum(progress >= boundary for boundary in self.boundaries)]
+        return 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)

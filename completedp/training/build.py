@@ -1,0 +1,85 @@
+"""From a shape and a scale to a reference model, initialised by its plan, on a device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from completedp.apply.plan import Plan, plan
+from completedp.lm.loss import Loss, language_model_loss
+from completedp.lm.transformer import ModelConfig, Transformer
+from completedp.theory.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+from completedp.training.config import Shape
+
+DEFAULT_HEAD_DIM = 64
+
+
+def model_config(
+    shape: Shape, vocab: int, scale: Scale, head_dim: int | None = None
+) -> ModelConfig:
+    """The reference model of that shape at that scale; `head_dim` is the recipe's, if any."""
+    return ModelConfig(
+        vocab=vocab,
+        width=scale.width,
+        depth=scale.depth,
+        head_dim=shape.head_dim or head_dim or DEFAULT_HEAD_DIM,
+        mlp_width=round(shape.mlp_ratio * scale.width),
+        mlp=shape.mlp,
+        qk_norm=shape.qk_norm,
+        bias=shape.bias,
+        output_bias=shape.output_bias,
+    )
+
+
+def meta_model(config: ModelConfig, compute_dtype: torch.dtype | None = None) -> Transformer:
+    """The model with shapes and no memory."""
+    with torch.device("meta"):
+        return Transformer(config, compute_dtype)
+
+
+def planned_model(
+    config: ModelConfig,
+    recipe: Recipe,
+    target: Scale,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Transformer, Plan]:
+    """A model on a device, initialised, with its plan. Weights are never kept below float32."""
+    weights = torch.promote_types(dtype, torch.float32)
+    model = meta_model(config, dtype if dtype != weights else None).to(weights)
+    planned = plan(model, recipe, target)  # before any memory is taken: mistakes cost nothing
+    model.to_empty(device=device)
+    planned.initialise(seed)
+    return model, planned
+
+
+def loss_of(model: Transformer, inputs: Tensor, targets: Tensor, z_loss: float = 0.0) -> Loss:
+    """The training loss of one batch."""
+    head = model.unembedding
+    return language_model_loss(
+        model.features(inputs), head.weight, targets, bias=head.bias, z_loss=z_loss
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise CompletedpError(f"device {name!r} cannot be used: {reason}") from None
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU, float32 elsewhere."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return getattr(torch, name)

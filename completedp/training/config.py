@@ -1,0 +1,142 @@
+"""What one training run is asked to do. Plain values: no torch here, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from completedp.theory.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The parts of a reference model's shape that do not grow with it."""
+
+    head_dim: int | None = None
+    """Size of an attention head; the recipe's if not given, else 64."""
+    mlp: str = "gelu"
+    """Feed-forward: gelu (two matrices) or swiglu (three)."""
+    mlp_ratio: float = 4.0
+    """Feed-forward width over width."""
+    qk_norm: bool = True
+    """Normalise queries and keys, head by head."""
+    bias: bool = False
+    """Biases on the linear layers of the blocks."""
+    output_bias: bool = False
+    """A bias on the logits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One run. Sizes that are not given are the recipe's base."""
+
+    data: str
+    """Folder of tokens, made by `completedp data`."""
+    out: str
+    """Run folder. The same command resumes what it finds there."""
+    recipe: str = "default"
+    """Recipe file, or `default`."""
+    width: int | None = None
+    """d_model."""
+    depth: int | None = None
+    """Blocks."""
+    batch: int | None = None
+    """Tokens per optimizer step."""
+    tokens: int | None = None
+    """Tokens in all."""
+    context: int = 256
+    """Tokens per sequence."""
+    seed: int = 0
+    """Initialisation and order of the data."""
+    lr: float | None = None
+    """Global learning rate at base, in place of the recipe's."""
+    weight_decay: float | None = None
+    """Global weight decay at base, in place of the recipe's."""
+    z_loss: float = 1e-4
+    """Weight of the z-loss."""
+    clip: float = 0.0
+    """Clip the gradient's norm; 0 is off. Clipping rescales what eps is compared with."""
+    micro_batch: int | None = None
+    """Sequences per forward pass; gradients accumulate to the batch. All at once if not given."""
+    eval_every: int = 0
+    """Steps between evaluations; 0 evaluates at the end alone."""
+    eval_sequences: int = 256
+    """Validation sequences, the same ones every time."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints; 0 keeps none."""
+    log_every: int = 10
+    """Steps between lines of metrics.jsonl."""
+    stop_after: int | None = None
+    """Stop after this step, to go on later with the same command."""
+    device: str = "auto"
+    """auto, cpu, cuda, ..."""
+    dtype: str = "auto"
+    """Type of the matrix products: auto (bfloat16 on a GPU), float32, bfloat16, float64."""
+    compile: bool = False
+    """Compile the forward and backward pass."""
+    tensorboard: bool = False
+    """Also write TensorBoard events into the run folder."""
+    wandb: str | None = None
+    """Also log to this Weights & Biases project."""
+    shape: Shape = field(default_factory=Shape)
+
+    def __post_init__(self) -> None:
+        for name in ("context", "eval_sequences", "log_every"):
+            if getattr(self, name) < 1:
+                raise CompletedpError(f"{name} = {getattr(self, name)} must be at least 1")
+        for name in ("eval_every", "checkpoint_every", "z_loss", "clip"):
+            if getattr(self, name) < 0:
+                raise CompletedpError(f"{name} = {getattr(self, name)} must not be negative")
+        if self.dtype not in ("auto", "float32", "bfloat16", "float64"):
+            raise CompletedpError(
+                f"unknown dtype {self.dtype!r}: choose auto, float32, bfloat16 or float64"
+            )
+
+    def target(self, recipe: Recipe) -> Scale:
+        """The scale to train at."""
+        base = recipe.base
+        return Scale(
+            width=self.width or base.width,
+            depth=self.depth or base.depth,
+            batch=self.batch or base.batch,
+            tokens=self.tokens or base.tokens,
+        )
+
+    def load_recipe(self) -> Recipe:
+        """The recipe, with the global values this run gives in its place."""
+        recipe = Recipe.default() if self.recipe == "default" else Recipe.load(self.recipe)
+        given = {"lr": self.lr, "weight_decay": self.weight_decay}
+        return recipe.with_values(**{k: v for k, v in given.items() if v is not None})
+
+    def sequences(self, batch: int) -> int:
+        """Sequences per optimizer step."""
+        if batch % self.context:
+            raise CompletedpError(
+                f"batch of {batch} tokens is not a whole number of sequences of {self.context} "
+                "tokens (context)"
+            )
+        count = batch // self.context
+        if self.micro_batch is not None and (self.micro_batch < 1 or count % self.micro_batch):
+            raise CompletedpError(
+                f"micro_batch {self.micro_batch} does not divide the batch's {count} sequences"
+            )
+        return count
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+# What may differ between a run and its resumption without changing the result.
+INCIDENTAL = frozenset(
+    {"out", "stop_after", "device", "compile", "tensorboard", "wandb", "log_every"}
+    | {"checkpoint_every", "eval_every", "recipe"}  # the recipe's content is compared instead
+)
+
+
+def same_run(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """The name of the first setting in which two configs ask for different results, if any."""
+    names = [f.name for f in fields(TrainConfig) if f.name not in INCIDENTAL]
+    return next((name for name in names if old.get(name) != new.get(name)), None)

@@ -1,0 +1,307 @@
+"""The training loop: one run, from a config to a folder of results.
+
+The folder holds config.json, recipe.json, plan.json, metrics.jsonl, result.json and, on the way,
+a checkpoint. The same command resumes what it finds and ends bit-equal on a CPU. Divergence is a
+result, not a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from completedp.apply.optimise import set_learning_rates
+from completedp.lm.batches import Batches, TokenDataset, validation_batches
+from completedp.lm.loss import Loss
+from completedp.lm.tokens import Manifest
+from completedp.lm.transformer import Transformer
+from completedp.theory.errors import CompletedpError
+from completedp.theory.files import write_text_atomically
+from completedp.theory.recipe import Recipe
+from completedp.training.build import (
+    choose_device,
+    choose_dtype,
+    loss_of,
+    model_config,
+    planned_model,
+)
+from completedp.training.checkpoint import load_checkpoint, read_step, save_checkpoint
+from completedp.training.config import TrainConfig, same_run
+from completedp.training.metrics import Metrics
+from completedp.training.progress import Reporter
+
+DIVERGED_ABOVE = 2.0
+"""A loss this many times the first one's is divergence, as is one that is not finite."""
+CHECK_EVERY = 20
+"""On a GPU losses are read every so many steps: reading one waits for the device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended."""
+
+    status: str
+    """ok, diverged, or stopped (before its last step; the same command goes on)."""
+    steps: int
+    tokens: int
+    train_loss: float | None
+    """Cross-entropy of the last step, if finite."""
+    valid_loss: float | None
+    """Cross-entropy on held-out text, at the end."""
+    valid_bits_per_byte: float | None
+    last_finite_loss: float | None
+    parameters: int
+    seconds: float
+    """Of training in this process; a resumed run adds its earlier parts."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+class _DivergedError(Exception):
+    """Raised inside the loop when a loss says so."""
+
+
+def train(config: TrainConfig, *, recipe: Recipe | None = None, quiet: bool = False) -> Result:
+    """Run, or resume, or return what a finished run found."""
+    recipe = recipe or config.load_recipe()
+    folder = Path(config.out)
+    done = _finished(folder, config, recipe)
+    if done is not None:
+        return done
+    run = _Run(config, recipe, folder, quiet)
+    try:
+        return run.go()
+    finally:
+        run.metrics.close()
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(self, config: TrainConfig, recipe: Recipe, folder: Path, quiet: bool) -> None:
+        self.config, self.recipe, self.folder, self.quiet = config, recipe, folder, quiet
+        self.target = config.target(recipe)
+        sequences = config.sequences(self.target.batch)
+        manifest = Manifest.load(config.data)
+        self.manifest = manifest
+        self.train_data = TokenDataset(config.data, "train", config.context)
+        self.valid_data = TokenDataset(config.data, "valid", config.context)
+        self.batches = Batches(self.train_data, sequences, config.seed)
+        self.device = choose_device(config.device)
+        self.model, self.plan = planned_model(
+            model_config(config.shape, manifest.vocab, self.target, recipe.head_dim),
+            recipe,
+            self.target,
+            seed=config.seed,
+            device=self.device,
+            dtype=choose_dtype(config.dtype, self.device),
+        )
+        self.optimizer = self.plan.adamw()
+        self.loss: Callable[..., Loss] = loss_of
+        if config.compile:
+            self.loss = torch.compile(loss_of, dynamic=False)
+        if config.clip:
+            warnings.warn(
+                "gradient clipping changes the gradients that the rules scale eps to",
+                stacklevel=4,
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        self.step, self.seconds_before, self.first_loss = 0, 0.0, math.nan
+        self.last_finite: float | None = None
+        if read_step(folder) is not None:
+            self.step, extra = load_checkpoint(folder, self.model, self.optimizer)
+            self.seconds_before, self.first_loss = extra["seconds"], extra["first_loss"]
+            self.last_finite = extra["last_finite_loss"]
+        _write_json(folder / "config.json", config.to_dict())
+        recipe.save(folder / "recipe.json")
+        _write_json(folder / "plan.json", self.plan.to_dict())
+        self.metrics = Metrics(
+            folder,
+            resume_at=self.step,
+            tensorboard=config.tensorboard,
+            wandb=config.wandb,
+            config=config.to_dict(),
+        )
+        self.began = time.monotonic()
+        self.start = self.step
+        self.pending: list[tuple[int, Tensor]] = []
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.began
+
+    def go(self) -> Result:
+        """Train to the end, or to divergence, or to where the config says to stop."""
+        config, steps = self.config, self.target.steps
+        last = min(steps, config.stop_after or steps)
+        read_every = 1 if self.device.type == "cpu" else CHECK_EVERY
+        try:
+            with Reporter("train", steps, self.step, quiet=self.quiet) as reporter:
+                while self.step < last:
+                    self._update(steps)
+                    if self.step % read_every == 0 or self.step == last:
+                        self._read_losses(steps)
+                        reporter.update(self.step, self._note)
+                    at_end = self.step == steps
+                    if config.eval_every and self.step % config.eval_every == 0 and not at_end:
+                        loss = evaluate(self.model, self.valid_data, config, self.device)
+                        self.metrics.log({"step": self.step, "valid_loss": loss})
+                    every = config.checkpoint_every
+                    if every and self.step % every == 0 and not at_end:
+                        self._save()
+        except _DivergedError:
+            return self._finish("diverged")
+        except KeyboardInterrupt:
+            self._save()
+            raise
+        if last < steps:
+            self._save()
+            return self._finish("stopped")
+        return self._finish("ok")
+
+    def _update(self, steps: int) -> None:
+        """One optimizer step on one batch, in micro-batches."""
+        config = self.config
+        set_learning_rates(self.optimizer, self.recipe.schedule(self.step, steps))
+        inputs, targets = self.batches.batch(self.step)
+        micro = config.micro_batch or len(inputs)
+        parts = len(inputs) // micro
+        losses: list[Tensor] = []
+        for part in range(parts):
+            rows = slice(part * micro, (part + 1) * micro)
+            loss = self.loss(
+                self.model,
+                torch.from_numpy(inputs[rows]).to(self.device, non_blocking=True),
+                torch.from_numpy(targets[rows]).to(self.device, non_blocking=True),
+                config.z_loss,
+            )
+            (loss.total / parts).backward()
+            losses.append(loss.cross_entropy)
+        if config.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.pending.append((self.step, torch.stack(losses).mean()))
+
+    def _read_losses(self, steps: int) -> None:
+        """Bring the losses since the last reading to the host, log some, judge all."""
+        losses = torch.stack([loss for _, loss in self.pending]).tolist()
+        for (step, _), loss in zip(self.pending, losses, strict=True):
+            if step == 1:
+                self.first_loss = loss
+            diverged = not math.isfinite(loss) or loss > DIVERGED_ABOVE * self.first_loss
+            if math.isfinite(loss):
+                self.last_finite = loss
+            if step % self.config.log_every == 0 or step in (1, steps) or diverged:
+                self._log(step, loss, steps)
+            if diverged:
+                self.step = step
+                raise _DivergedError
+        self.pending.clear()
+
+    def _log(self, step: int, loss: float, steps: int) -> None:
+        done = (self.step - self.start) * self.target.batch
+        row = {
+            "step": step,
+            "tokens": step * self.target.batch,
+            "loss": loss if math.isfinite(loss) else None,
+            "lr_multiplier": self.recipe.schedule(step - 1, steps),
+            "tokens_per_second": done / max(1e-9, time.monotonic() - self.began),
+        }
+        self.metrics.log(row)
+
+    def _note(self) -> str:
+        rate = (self.step - self.start) * self.target.batch / (time.monotonic() - self.began)
+        lr = max(group["lr"] for group in self.optimizer.param_groups)
+        return f"loss {self.last_finite:.4f} lr {lr:.2e} {rate:,.0f} tokens/s"
+
+    def _save(self) -> None:
+        if self.pending:
+            self._read_losses(self.target.steps)
+        extra = {
+            "seconds": self.seconds,
+            "first_loss": self.first_loss,
+            "last_finite_loss": self.last_finite,
+        }
+        save_checkpoint(self.folder, self.model, self.optimizer, self.step, extra)
+
+    def _finish(self, status: str) -> Result:
+        valid = None
+        if status == "ok":
+            valid = evaluate(self.model, self.valid_data, self.config, self.device)
+            self.metrics.log({"step": self.step, "valid_loss": valid})
+            if self.config.checkpoint_every:
+                self._save()
+        result = Result(
+            status=status,
+            steps=self.step,
+            tokens=self.step * self.target.batch,
+            train_loss=None if status == "diverged" else self.last_finite,
+            valid_loss=valid,
+            valid_bits_per_byte=bits_per_byte(valid, self.manifest, "valid"),
+            last_finite_loss=self.last_finite,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            seconds=self.seconds,
+        )
+        _write_json(self.folder / "result.json", result.to_dict())
+        return result
+
+
+@torch.no_grad()
+def evaluate(
+    model: Transformer, data: TokenDataset, config: TrainConfig, device: torch.device
+) -> float:
+    """Mean cross-entropy over the same held-out windows every time."""
+    count = min(config.eval_sequences, data.windows)
+    rows = min(count, config.micro_batch or max(1, 65_536 // config.context))
+    total, seen = 0.0, 0
+    for inputs, targets in validation_batches(data, rows, count // rows):
+        loss = loss_of(
+            model, torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
+        )
+        total += float(loss.cross_entropy) * len(inputs)
+        seen += len(inputs)
+    return total / seen
+
+
+def bits_per_byte(loss: float | None, manifest: Manifest, split: str) -> float | None:
+    """Nats per token as bits per byte of text, which compares across tokenisers."""
+    if loss is None:
+        return None
+    part = manifest.splits[split]
+    return loss / math.log(2) * part.tokens / part.bytes
+
+
+def _finished(folder: Path, config: TrainConfig, recipe: Recipe) -> Result | None:
+    """The result of a finished run of this config; a different run in the folder is an error."""
+    if (folder / "config.json").exists():
+        old = json.loads((folder / "config.json").read_text())
+        new = json.loads(json.dumps(config.to_dict()))
+        differs = same_run(old, new)
+        if differs is None and Recipe.load(folder / "recipe.json") != recipe:
+            differs = "recipe"
+        if differs is not None:
+            raise CompletedpError(
+                f"{str(folder)!r} holds another run: its {differs} is {old.get(differs)!r}, "
+                f"here it is {new.get(differs)!r}; choose another --out"
+            )
+    if not (folder / "result.json").exists():
+        return None
+    result = Result(**json.loads((folder / "result.json").read_text()))
+    return None if result.status == "stopped" else result
+
+
+def _write_json(path: Path, data: dict[str, Any]) -> None:
+    write_text_atomically(path, json.dumps(data, indent=2) + "\n")

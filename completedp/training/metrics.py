@@ -1,0 +1,97 @@
+"""Metrics: one JSON object a line, always; TensorBoard and Weights & Biases if asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from completedp.theory.errors import CompletedpError
+
+FILE = "metrics.jsonl"
+
+
+class Metrics:
+    """Appends lines, and drops those after `resume_at`, which the resumed run will write again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        resume_at: int = 0,
+        tensorboard: bool = False,
+        wandb: str | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        path = folder / FILE
+        kept = [row for row in read_metrics(folder) if row["step"] <= resume_at]
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        self._file = path.open("a", encoding="utf-8")
+        self._sinks: list[Any] = []
+        if tensorboard:
+            self._sinks.append(_TensorBoard(folder, resume_at))
+        if wandb:
+            self._sinks.append(_WandB(folder, wandb, config or {}))
+
+    def log(self, row: dict[str, Any]) -> None:
+        """One line; `row` holds at least `step`."""
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        for sink in self._sinks:
+            sink.log(row)
+
+    def close(self) -> None:
+        """Flush and close every sink."""
+        self._file.close()
+        for sink in self._sinks:
+            sink.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run; one cut off by a crash, which can only be the last, is left out."""
+    path = folder / FILE
+    rows: list[dict[str, Any]] = []
+    if not path.exists():
+        return rows
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, resume_at: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise CompletedpError(
+                'tensorboard needs tensorboard: pip install "completedp[tensorboard]"'
+            ) from None
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_at + 1)
+
+    def log(self, row: dict[str, Any]) -> None:
+        for key, value in row.items():
+            if key != "step" and isinstance(value, int | float):
+                self._writer.add_scalar(key, value, row["step"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WandB:
+    def __init__(self, folder: Path, project: str, config: dict[str, Any]) -> None:
+        try:
+            import wandb  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise CompletedpError('wandb needs wandb: pip install "completedp[wandb]"') from None
+        self._run = wandb.init(
+            project=project, id=folder.name, name=folder.name, config=config, resume="allow"
+        )
+
+    def log(self, row: dict[str, Any]) -> None:
+        self._run.log({k: v for k, v in row.items() if k != "step"}, step=row["step"])
+
+    def close(self) -> None:
+        self._run.finish()

@@ -1,0 +1,251 @@
+"""Optimizers from a plan: schedules that keep ratios, and states that never bring values back."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from helpers import error_of
+from models import make_model, make_plan, make_recipe, token_batches, train
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+import completedp as cdp
+from completedp.apply.optimise import attach_schedule, load_optimizer_state, set_learning_rates
+from completedp.apply.plan import Plan
+from completedp.theory.schedule import Schedule
+
+PER_TYPE = {"lr/type/qkv": 1.0, "eps/type/mlp_in": 2.0, "weight_decay/type/embedding": 1.0}
+PLANNED = ("lr", "weight_decay", "eps", "betas", "initial_lr")
+SMALL = {"width": 32, "depth": 1, "device": "cpu", "head_dim": 16}
+
+
+def small_plan(log2: dict[str, float] | None = None, **changes: Any) -> Plan:
+    found = make_plan(make_recipe(log2), **(SMALL | changes))
+    found.initialise()
+    return found
+
+
+def rates(optimizer: Optimizer) -> list[float]:
+    return [group["lr"] for group in optimizer.param_groups]
+
+
+def planned_values(optimizer: Optimizer) -> list[tuple[Any, ...]]:
+    return [tuple(group.get(name) for name in PLANNED) for group in optimizer.param_groups]
+
+
+def moments(optimizer: Optimizer) -> dict[str, dict[str, torch.Tensor]]:
+    return {
+        name: optimizer.state[parameter]
+        for group in optimizer.param_groups
+        for name, parameter in zip(group["param_names"], group["params"], strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(warmup=0.2, final=0.1),
+        Schedule(kind="constant"),
+        Schedule(kind="wsd", decay=0.5),
+        Schedule(kind="piecewise", warmup=0.0, boundaries=(0.5,), levels=(1.0, 0.25)),
+    ],
+    ids=lambda schedule: schedule.kind,
+)
+def test_attached_schedule_multiplies_planned_rates(schedule: Schedule) -> None:
+    """At every step each group's rate is its planned rate times the schedule's multiplier."""
+    optimizer = small_plan(PER_TYPE).adamw()
+    planned, steps = rates(optimizer), 10
+    assert len(set(planned)) > 1
+    scheduler = attach_schedule(optimizer, schedule, steps)
+    for step in range(steps):
+        assert rates(optimizer) == pytest.approx([lr * schedule(step, steps) for lr in planned])
+        optimizer.step()
+        scheduler.step()
+    assert rates(optimizer) == pytest.approx([lr * schedule(steps - 1, steps) for lr in planned])
+
+
+def test_attached_schedule_keeps_ratios_where_torchs_cosine_does_not() -> None:
+    """CosineAnnealingLR with an eta_min pulls the groups together; an attached schedule never."""
+    ours, theirs = small_plan(PER_TYPE).adamw(), small_plan(PER_TYPE).adamw()
+    ratio = max(rates(ours)) / min(rates(ours))
+    for optimizer, scheduler in (
+        (ours, attach_schedule(ours, Schedule(warmup=0, final=0.1), 10)),
+        (theirs, CosineAnnealingLR(theirs, 10, eta_min=1e-3)),
+    ):
+        for _ in range(8):
+            optimizer.step()
+            scheduler.step()
+    assert max(rates(ours)) / min(rates(ours)) == pytest.approx(ratio)
+    assert max(rates(theirs)) / min(rates(theirs)) < 0.9 * ratio
+
+
+def test_attaching_twice_starts_from_the_plan() -> None:
+    """A second schedule multiplies the planned rates again, not the first one's."""
+    optimizer = small_plan().adamw()
+    planned = rates(optimizer)
+    attach_schedule(optimizer, Schedule(warmup=0.5), 10)
+    attach_schedule(optimizer, Schedule(kind="constant", warmup=0), 10)
+    assert rates(optimizer) == pytest.approx(planned)
+
+
+def test_a_schedule_can_be_attached_to_any_optimizer() -> None:
+    """Groups without `initial_lr` take their current rate for the planned one."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.5)
+    attach_schedule(optimizer, Schedule(kind="constant", warmup=0.5), 4)
+    assert rates(optimizer) == [0.25]
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_set_learning_rates(as_tensor: bool) -> None:
+    """By hand too, the multiplier applies to planned rates and does not pile up."""
+    optimizer = small_plan(PER_TYPE).adamw()
+    planned = rates(optimizer)
+    if as_tensor:
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float64)
+    for multiplier in (0.5, 0.25):
+        set_learning_rates(optimizer, multiplier)
+        assert [float(lr) for lr in rates(optimizer)] == pytest.approx(
+            [multiplier * lr for lr in planned]
+        )
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay", "eps", "betas"])
+def test_planned_values_cannot_be_overruled(name: str) -> None:
+    """Values come from the recipe: an argument to the contrary is one line that names it."""
+    assert name in error_of(small_plan().adamw, **{name: 1e-3})
+
+
+def test_options_reach_adamw() -> None:
+    """Other options are AdamW's own; fused is only a default."""
+    found = small_plan()
+    assert found.adamw().defaults["fused"] is True
+    unfused = found.adamw(foreach=True, amsgrad=True)
+    assert not unfused.defaults["fused"]
+    assert unfused.defaults["amsgrad"]
+    assert isinstance(unfused, AdamW)
+
+
+def trained(log2: dict[str, float] | None = None, steps: int = 3) -> tuple[Plan, AdamW]:
+    found = small_plan(log2)
+    optimizer = found.adamw()
+    train(found.model, optimizer, token_batches(steps))
+    return found, optimizer
+
+
+@pytest.mark.parametrize("cut", ["same", "one group a tensor"])
+def test_resuming_is_bit_equal(cut: str) -> None:
+    """A run stopped, saved and resumed ends with the bits of one that was never stopped."""
+    batches = token_batches(6)
+    through = small_plan()
+    train(through.model, through.adamw(), batches)
+    first = small_plan()
+    optimizer = first.adamw()
+    if cut != "same":
+        optimizer = AdamW(
+            [
+                {**group, "params": [parameter], "param_names": [name]}
+                for group in reversed(first.param_groups())
+                for name, parameter in zip(group["param_names"], group["params"], strict=True)
+            ],
+            fused=True,
+        )
+    train(first.model, optimizer, batches[:3])
+    weights, state = (copy.deepcopy(x.state_dict()) for x in (first.model, optimizer))
+    second = small_plan()
+    second.model.load_state_dict(weights)
+    resumed = second.adamw()
+    load_optimizer_state(resumed, state)
+    train(second.model, resumed, batches[3:])
+    for name, value in through.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(("old", "new"), [({}, PER_TYPE), (PER_TYPE, {}), (PER_TYPE, PER_TYPE)])
+def test_states_bring_moments_and_never_values(
+    old: dict[str, float], new: dict[str, float]
+) -> None:
+    """Moments arrive by name however the groups were cut, and planned values stay."""
+    _, before = trained(old)
+    optimizer = small_plan(new, width=32).adamw(foreach=True)
+    set_learning_rates(optimizer, 0.5)
+    values = planned_values(optimizer)
+    state = copy.deepcopy(before.state_dict())
+    for group in state["param_groups"]:
+        group.update(lr=9.0, weight_decay=9.0, eps=9.0, betas=(0.1, 0.2), initial_lr=9.0)
+    load_optimizer_state(optimizer, state)
+    assert planned_values(optimizer) == values
+    assert not optimizer.param_groups[0]["fused"]
+    expected, found = moments(before), moments(optimizer)
+    assert expected.keys() == found.keys()
+    for name, theirs in expected.items():
+        for key in ("exp_avg", "exp_avg_sq", "step"):
+            assert torch.equal(found[name][key], theirs[key]), (name, key)
+
+
+def test_torchs_own_loading_would_bring_values_back() -> None:
+    """The fault that `load_optimizer_state` avoids: torch's load_state_dict overwrites the plan."""
+    optimizer = small_plan().adamw()
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:
+        group["lr"] = 9.0
+    optimizer.load_state_dict(state)
+    assert set(rates(optimizer)) == {9.0}
+
+
+def test_loading_does_not_change_the_state() -> None:
+    """The state that was handed in can be used again."""
+    _, before = trained()
+    state = copy.deepcopy(before.state_dict())
+    kept = copy.deepcopy(state)
+    load_optimizer_state(small_plan(PER_TYPE).adamw(), state)
+    assert state["param_groups"] == kept["param_groups"]
+    assert state["state"].keys() == kept["state"].keys()
+
+
+def test_states_without_names_load_when_groups_agree() -> None:
+    """A state saved without tensor names goes by position, if the groups are of the same sizes."""
+    _, before = trained()
+    state = copy.deepcopy(before.state_dict())
+    for group in state["param_groups"]:
+        del group["param_names"]
+    optimizer = small_plan().adamw()
+    names = [group["param_names"] for group in optimizer.param_groups]
+    load_optimizer_state(optimizer, state)
+    assert [group["param_names"] for group in optimizer.param_groups] == names
+    assert torch.equal(
+        moments(optimizer)["unembedding.weight"]["exp_avg"],
+        moments(before)["unembedding.weight"]["exp_avg"],
+    )
+    error_of(load_optimizer_state, small_plan(PER_TYPE).adamw(), state)
+
+
+@pytest.mark.parametrize("other", [{"depth": 2}, {"width": 64}, {"vocab": 97}])
+def test_states_of_another_model_are_one_line_errors(other: dict[str, Any]) -> None:
+    """A state with other tensors, or the same names in other shapes, is refused and names one."""
+    _, before = trained()
+    optimizer = small_plan(**other).adamw()
+    values = planned_values(optimizer)
+    message = error_of(load_optimizer_state, optimizer, copy.deepcopy(before.state_dict()))
+    assert "another model" in message
+    assert "weight" in message
+    assert planned_values(optimizer) == values
+    assert not optimizer.state
+
+
+def test_param_groups_work_in_the_users_own_adamw() -> None:
+    """The groups are plain: torch's AdamW takes them and trains as `plan.adamw()` does."""
+    first, second = small_plan(PER_TYPE), small_plan(PER_TYPE)
+    batches = token_batches(2)
+    train(first.model, first.adamw(), batches)
+    train(second.model, AdamW(second.param_groups(), fused=True), batches)
+    for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_public_names() -> None:
+    """The package gives these functions without an import of its rooms."""
+    assert cdp.attach_schedule is attach_schedule
+    assert cdp.load_optimizer_state is load_optimizer_state
+    assert isinstance(make_model(), cdp.Transformer)

@@ -1,0 +1,626 @@
+"""Plans: every tensor once, values that are factors times base, groups, errors, initialisation."""
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import BASE, error_of
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from models import (
+    BASE_SCALE,
+    make_model,
+    make_plan,
+    make_recipe,
+    scale,
+    token_batches,
+    train,
+)
+from torch import Tensor, nn
+
+import completedp as cdp
+from completedp.apply.classify import canonical_name, classify
+from completedp.apply.optimise import set_learning_rates
+from completedp.apply.plan import Plan, plan
+from completedp.theory.recipe import Recipe
+from completedp.theory.roles import Role
+from completedp.theory.rules import Rules
+
+FULL = {"bias": True, "output_bias": True, "mlp": "swiglu"}
+LARGER = {"batch": 4 * BASE["batch"], "tokens": 16 * BASE["tokens"]}
+VALUES = ("lr", "weight_decay", "eps")
+SEARCHED = {
+    "lr/global": 0.3,
+    "lr/type/qkv": -1.5,
+    "lr/depth/1": 0.7,
+    "weight_decay/type/embedding": 2.0,
+    "eps/layer/mlp_out/2": -4.0,
+    "one_minus_beta1/type/k_norm": -1.0,
+    "one_minus_beta2/depth/2": 1.0,
+    "init_std/type/unembedding": -0.5,
+    "residual/type/attn": 0.25,
+    "residual/depth/2": -0.25,
+}
+
+
+class Wrapper(nn.Module):
+    """What DistributedDataParallel does to names."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.module(tokens)
+
+
+def lr_of(found: Plan) -> dict[str, float]:
+    return {tensor.name: tensor.lr for tensor in found.tensors}
+
+
+@pytest.mark.parametrize("options", [{}, FULL, {"qk_norm": False}])
+def test_every_parameter_is_planned_once(options: dict[str, Any]) -> None:
+    """The plan names every parameter of the model exactly once, in the model's order."""
+    found = make_plan(**options)
+    assert [t.name for t in found.tensors] == [n for n, _ in found.model.named_parameters()]
+    assert {t.info.how for t in found.tensors} == {"name"}
+    shapes = {n: tuple(p.shape) for n, p in found.model.named_parameters()}
+    assert {t.name: t.info.shape for t in found.tensors} == shapes
+
+
+def test_types_roles_and_layers_by_hand() -> None:
+    """The reference model's tensors have the roles and layers that their names say."""
+    found = make_plan(**FULL)
+    expected = {
+        "embedding.weight": ("embedding", "input_embedding", None),
+        "blocks.0.attn_norm.weight": ("attn_norm", "hidden_norm", 1),
+        "blocks.1.attn.qkv.weight": ("qkv", "hidden_weight", 2),
+        "blocks.1.attn.qkv.bias": ("qkv_bias", "hidden_bias", 2),
+        "blocks.2.attn.q_norm.weight": ("q_norm", "qk_norm", 3),
+        "blocks.2.attn.k_norm.weight": ("k_norm", "qk_norm", 3),
+        "blocks.3.attn.out.weight": ("attn_out", "hidden_weight", 4),
+        "blocks.3.attn.out.bias": ("attn_out_bias", "hidden_bias", 4),
+        "blocks.3.mlp_norm.weight": ("mlp_norm", "hidden_norm", 4),
+        "blocks.3.mlp.up.weight": ("mlp_in", "hidden_weight", 4),
+        "blocks.3.mlp.gate.weight": ("mlp_gate", "hidden_weight", 4),
+        "blocks.3.mlp.gate.bias": ("mlp_gate_bias", "hidden_bias", 4),
+        "blocks.3.mlp.down.weight": ("mlp_out", "hidden_weight", 4),
+        "blocks.3.mlp.down.bias": ("mlp_out_bias", "hidden_bias", 4),
+        "output_norm.weight": ("output_norm", "output_norm", None),
+        "unembedding.weight": ("unembedding", "output_weight", None),
+        "unembedding.bias": ("output_bias", "output_bias", None),
+    }
+    for name, what in expected.items():
+        info = found[name].info
+        assert (info.type, info.role, info.layer) == what
+
+
+@pytest.mark.parametrize("beta_rule", ["linear", "power"])
+@pytest.mark.parametrize("log2", [{}, SEARCHED], ids=["plain", "searched"])
+def test_traces_multiply_to_the_values(log2: dict[str, float], beta_rule: str) -> None:
+    """The factors a value is said to come from multiply to it; for betas, to 1 - beta."""
+    recipe = make_recipe(log2, model=FULL, beta_rule=beta_rule)
+    for tensor in make_plan(recipe, **LARGER, **FULL).tensors:
+        values = {name: getattr(tensor, name) for name in (*VALUES, "init_std", "multiplier")}
+        values |= {f"one_minus_{b}": 1 - getattr(tensor, b) for b in ("beta1", "beta2")}
+        if tensor.init_std is None:
+            del values["init_std"]
+        products = {k: math.prod(x for _, x in terms) for k, terms in tensor.trace.items()}
+        assert products == pytest.approx(values, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(),
+        Rules(alpha=0.5, token_exponent=0.3, output_norm_eps="gradient"),
+        Rules(weight_decay="independent"),
+        Rules(parameterisation="completep"),
+        Rules(parameterisation="mup"),
+        Rules(parameterisation="sp"),
+        Rules(axes=("width",)),
+    ],
+    ids=lambda rules: f"{rules.parameterisation} {rules.weight_decay} {rules.alpha}",
+)
+def test_values_are_factors_times_base(rules: Rules) -> None:
+    """When all widths grow together every value is the recipe's times its role's factor."""
+    recipe = make_recipe(model=FULL, rules=rules)
+    found = make_plan(recipe, **LARGER, **FULL)
+    values, ratios = recipe.values, found.ratios
+    for tensor in found.tensors:
+        factors = rules.factors(tensor.info.role, ratios)
+        for name in VALUES:
+            expected = getattr(values, name) * getattr(factors, name)
+            assert getattr(tensor, name) == pytest.approx(expected, rel=1e-9, abs=0)
+        for name in ("beta1", "beta2"):
+            expected = 1 - (1 - getattr(values, name)) * factors.one_minus_beta
+            assert getattr(tensor, name) == pytest.approx(expected)
+        if tensor.info.role.is_matrix:
+            assert tensor.init_std == pytest.approx(values.init_std * factors.init_std)
+        else:
+            constant = 0.0 if "bias" in tensor.info.role else 1.0
+            assert (tensor.init_std, tensor.init_value) == (None, constant)
+    multiplier = rules.residual_multiplier(ratios)
+    assert found.residual_multipliers == [pytest.approx((multiplier, multiplier))] * 4
+    forward = rules.factors("output_weight", ratios).multiplier
+    assert found.output_multiplier == pytest.approx(forward)
+
+
+@given(
+    width=st.sampled_from([64, 128, 256, 48]),
+    depth=st.integers(1, 9),
+    batch=st.integers(10, 14),
+    tokens=st.integers(16, 20),
+)
+def test_plan_at_golden_roles(width: int, depth: int, batch: int, tokens: int) -> None:
+    """Hidden weights' learning rate is sqrt(m_B / m_D) / m_N and their decay sqrt(..) m_N."""
+    assume(2 ** (batch - 10) / 2 ** (tokens - 16) < 10)
+    found = make_plan(width=width, depth=depth, batch=2**batch, tokens=2**tokens)
+    m_n, root = width / 64, math.sqrt(2 ** (batch - 10) / 2 ** (tokens - 16))
+    for tensor in found.tensors:
+        if tensor.info.role is Role.HIDDEN_WEIGHT:
+            assert tensor.lr == pytest.approx(2**-7 * root / m_n)
+            assert tensor.weight_decay == pytest.approx(0.1 * root * m_n)
+            assert tensor.eps == pytest.approx(1e-8 / root / m_n / (depth / 2), rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.95), (0.3, 0.7), (0.0, 0.999)])
+def test_at_base_the_plan_is_the_recipe(betas: tuple[float, float]) -> None:
+    """At the base's own scale every tensor has exactly the global values."""
+    recipe = make_recipe(beta1=betas[0], beta2=betas[1])
+    found = make_plan(recipe, width=64, depth=2)
+    values = recipe.values
+    for tensor in found.tensors:
+        assert (tensor.lr, tensor.weight_decay, tensor.eps) == (
+            values.lr,
+            values.weight_decay,
+            values.eps,
+        )
+        assert tensor.betas == betas
+        assert tensor.init_std in (None, values.init_std)
+    assert found.residual_multipliers == [(1.0, 1.0)] * 2
+
+
+@pytest.mark.parametrize("depth", [2, 4, 16])
+@pytest.mark.parametrize("log2", [{}, SEARCHED], ids=["plain", "searched"])
+def test_groups_hold_every_parameter_once(log2: dict[str, float], depth: int) -> None:
+    """Merged groups carry each parameter once, with its own planned values and its name."""
+    found = make_plan(make_recipe(log2), depth=depth)
+    parameters = dict(found.model.named_parameters())
+    seen = []
+    for group in found.param_groups():
+        assert len(group["params"]) == len(group["param_names"])
+        assert group["lr"] == group["initial_lr"]
+        for name, parameter in zip(group["param_names"], group["params"], strict=True):
+            assert parameter is parameters[name]
+            tensor = found[name]
+            planned = {n: getattr(tensor, n) for n in (*VALUES, "betas")}
+            assert {n: group[n] for n in planned} == planned
+            seen.append(name)
+    assert sorted(seen) == sorted(parameters)
+
+
+@pytest.mark.parametrize("depth", [2, 4, 16])
+def test_groups_are_few(depth: int) -> None:
+    """Without per-module multipliers there are no more groups than roles, at any depth."""
+    groups = make_plan(depth=depth, **LARGER, **FULL).param_groups()
+    assert len(groups) <= len(Role)
+    values = [(g["lr"], g["weight_decay"], g["eps"], g["betas"]) for g in groups]
+    assert len(set(values)) == len(values)
+
+
+def test_group_order_is_stable() -> None:
+    """The same plan of another copy of the model gives the same groups in the same order."""
+    recipe = make_recipe(SEARCHED)
+    first, second = (make_plan(recipe).param_groups() for _ in range(2))
+    assert [g["param_names"] for g in first] == [g["param_names"] for g in second]
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "reached"),
+    [
+        ("lr/global", ""),
+        ("lr/type/qkv", ".attn.qkv.weight"),
+        ("lr/type/embedding", "embedding.weight"),
+        ("lr/type/output_norm", "output_norm.weight"),
+    ],
+)
+def test_type_multipliers_reach_their_tensors(coordinate: str, reached: str) -> None:
+    """A multiplier of 8 multiplies the values of the tensors it names, and of no others."""
+    plain, tuned = lr_of(make_plan()), lr_of(make_plan(make_recipe({coordinate: 3.0})))
+    changed = {name for name in plain if tuned[name] == pytest.approx(8 * plain[name])}
+    named = {n for n in plain if n == reached or n.endswith(reached)}
+    named -= {"unembedding.weight"} if reached == "embedding.weight" else set()
+    assert changed == named
+    assert all(tuned[name] == plain[name] for name in plain.keys() - changed)
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "where"),
+    [("lr/depth/2", ""), ("lr/layer/mlp_in/2", "mlp.up.weight")],
+)
+def test_depth_multipliers_reach_their_layers(coordinate: str, where: str) -> None:
+    """1 and 8 at layers 1 and 2 become 1, 1, 4.5, 8 over four layers, in blocks only."""
+    plain, tuned = lr_of(make_plan()), lr_of(make_plan(make_recipe({coordinate: 3.0})))
+    for name in plain:
+        block = name.startswith("blocks.") and name.endswith(where)
+        expected = (1, 1, 4.5, 8)[int(name.split(".")[1])] if block else 1
+        assert tuned[name] == pytest.approx(expected * plain[name])
+
+
+def test_residual_multipliers_are_tuned_by_branch_and_layer() -> None:
+    """Branch and depth multipliers reach the buffer and the tensors that end the branches."""
+    found = make_plan(make_recipe({"residual/type/attn": 1.0, "residual/depth/2": 2.0}))
+    expected = [(1.0, 0.5), (1.0, 0.5), (2.5, 1.25), (4.0, 2.0)]
+    assert found.residual_multipliers == [pytest.approx(pair) for pair in expected]
+    for layer, (attn, mlp) in enumerate(expected):
+        assert found[f"blocks.{layer}.attn.out.weight"].multiplier == pytest.approx(attn)
+        assert found[f"blocks.{layer}.mlp.down.weight"].multiplier == pytest.approx(mlp)
+        assert found[f"blocks.{layer}.attn.qkv.weight"].multiplier == 1.0
+
+
+def test_width_ratio_is_per_tensor() -> None:
+    """A feed-forward width that stays keeps the second matrix's ratio, and no other, at 1."""
+    found = make_plan(make_recipe(), width=256, mlp_width=256)
+    ratios = {t.info.type: t.width_ratio for t in found.tensors}
+    assert ratios == dict.fromkeys(ratios, 4.0) | {"mlp_out": 1.0}
+    down, up = found["blocks.0.mlp.down.weight"], found["blocks.0.mlp.up.weight"]
+    assert (down.lr, up.lr) == pytest.approx((2**-7, 2**-9))
+    assert (down.weight_decay, up.weight_decay) == pytest.approx((0.1, 0.4))
+    assert (down.init_std, up.init_std) == pytest.approx((0.02, 0.01))
+
+
+def test_no_decay() -> None:
+    """Roles left out of weight decay have 0 in the plan and in the groups; others keep theirs."""
+    left_out = ("hidden_norm", "qk_norm", "output_norm")
+    found = make_plan(make_recipe(no_decay=left_out))
+    for tensor in found.tensors:
+        assert (tensor.weight_decay == 0) == (tensor.info.role in left_out)
+        assert (tensor.base["weight_decay"] == 0) == (tensor.info.role in left_out)
+
+
+def test_independent_decay_is_adam_with_decoupled_decay() -> None:
+    """With the plan's groups torch's AdamW does what Adam with its own decay, by hand, does."""
+    rules = Rules(weight_decay="independent", alpha=0.5)
+    recipe = make_recipe(rules=rules, weight_decay=0.05, eps=1e-4)
+    found = make_plan(recipe, device="cpu", width=64, depth=3, **LARGER)
+    model = found.model.double()
+    found.initialise()
+    by_hand = copy.deepcopy(model)
+    multipliers, batches = [0.5, 1.0, 0.75, 0.25], token_batches(4)
+    optimizer = torch.optim.AdamW(found.param_groups(), foreach=False)
+    moments = {n: (torch.zeros_like(p), torch.zeros_like(p)) for n, p in by_hand.named_parameters()}
+    for step, (multiplier, tokens) in enumerate(zip(multipliers, batches, strict=True), 1):
+        set_learning_rates(optimizer, multiplier)
+        train(model, optimizer, [tokens])
+        train(by_hand, torch.optim.SGD(by_hand.parameters(), lr=0.0), [tokens])
+        with torch.no_grad():
+            for name, parameter in by_hand.named_parameters():
+                tensor, (m, v) = found[name], moments[name]
+                m.lerp_(parameter.grad, 1 - tensor.beta1)
+                v.lerp_(parameter.grad**2, 1 - tensor.beta2)
+                m_hat, v_hat = m / (1 - tensor.beta1**step), v / (1 - tensor.beta2**step)
+                parameter -= multiplier * (
+                    tensor.weight_decay * parameter
+                    + tensor.lr * m_hat / (v_hat.sqrt() + tensor.eps)
+                )
+    for (name, ours), theirs in zip(model.named_parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def tied() -> nn.Module:
+    model = make_model()
+    model.unembedding.weight = model.embedding.weight
+    return model
+
+
+def with_extra() -> nn.Module:
+    model = make_model()
+    model.extra_gain = nn.Parameter(torch.ones(3))
+    return model
+
+
+def without_buffer() -> nn.Module:
+    model = make_model()
+    del model.residual_multipliers
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "said"),
+    [
+        (lambda: make_model(depth=4), scale(), ["4", "2", "blocks"]),
+        (make_model, scale(depth=3), ["2", "3", "blocks"]),
+        (lambda: make_model(128), scale(), ["width", "128", "64"]),
+        (tied, scale(), ["unembedding.weight", "embedding.weight", "tied", "untie"]),
+        (lambda: make_model(head_dim=32), scale(), ["head_dim", "32", "16", "heads"]),
+        (lambda: make_model(mlp="swiglu"), scale(), ["mlp_gate", "Recipe.for_model"]),
+        (lambda: make_model(bias=True), scale(), ["qkv_bias", "Recipe.for_model"]),
+        (with_extra, scale(), ["extra_gain", "[3]", "overrides", "mlp_norm"]),
+        (without_buffer, scale(), ["residual_multipliers", "Transformer"]),
+        (make_model, scale(batch=10 * BASE["batch"]), ["beta1", "0.9", "10"]),
+    ],
+)
+def test_models_that_cannot_be_planned(
+    model: Callable[[], nn.Module], target: cdp.Scale, said: list[str]
+) -> None:
+    """What does not fit the recipe is one line that says what differs and what to do."""
+    message = error_of(plan, model(), make_recipe(), target)
+    for word in said:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({r"^nothing$": "qkv"}, "^nothing$"),
+        ({r"extra": "gain"}, "'gain'"),
+        ({r"(extra": "mlp_norm"}, "(extra"),
+        ({r"extra": "hidden_norm"}, "'hidden_norm'"),
+    ],
+)
+def test_bad_overrides_are_one_line_errors(overrides: dict[str, str], said: str) -> None:
+    """An override that matches nothing, names no type, or is no regular expression is quoted."""
+    overrides = {r"^extra_gain$": "attn_norm"} | overrides
+    assert said in error_of(classify, with_extra(), overrides)
+
+
+def test_overrides_decide_before_names() -> None:
+    """An override gives a tensor its type, also where a built-in name would have."""
+    found = {t.name: t for t in classify(with_extra(), {"extra_gain": "output_norm"})}
+    assert (found["extra_gain"].type, found["extra_gain"].how) == ("output_norm", "override")
+    renamed = {t.name: t for t in classify(make_model(), {r"\.mlp\.up\.": "mlp_gate"})}
+    assert renamed["blocks.1.mlp.up.weight"].type == "mlp_gate"
+    assert renamed["blocks.1.mlp.up.weight"].layer == 2
+
+
+def test_unknown_tensors_are_counted() -> None:
+    """With many unknown tensors the first five are listed and the rest counted."""
+    model = make_model()
+    for n in range(7):
+        model.register_parameter(f"odd{n}", nn.Parameter(torch.ones(2)))
+    message = error_of(plan, model, make_recipe(), scale())
+    assert "odd4" in message
+    assert "odd5" not in message
+    assert "2 more" in message
+
+
+def test_frozen_parameters_are_not_planned() -> None:
+    """A parameter that is not trained has no hyperparameters."""
+    model = make_model()
+    model.embedding.weight.requires_grad_(False)
+    found = plan(model, make_recipe(), scale())
+    assert "embedding.weight" not in [t.name for t in found.tensors]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        copy.deepcopy,
+        Wrapper,
+        lambda model: Wrapper(Wrapper(model)),
+        lambda model: torch.compile(model, backend="eager"),
+        lambda model: Wrapper(torch.compile(model, backend="eager")),
+    ],
+    ids=["deepcopy", "module", "module twice", "compile", "module and compile"],
+)
+def test_names_survive_wrappers(wrap: Callable[[nn.Module], Any]) -> None:
+    """A wrapped or copied model has the same plan, groups and initial values as the model."""
+    target, recipe = scale(width=128, depth=4), make_recipe(SEARCHED)
+    plain, wrapped = make_model(128, 4), make_model(128, 4)
+    ours, theirs = plan(plain, recipe, target), plan(wrap(wrapped), recipe, target)
+    assert ours.to_dict() == theirs.to_dict()
+    names = [[g["param_names"] for g in p.param_groups()] for p in (ours, theirs)]
+    assert names[0] == names[1]
+    ours.initialise(3)
+    theirs.initialise(3)
+    inner = {canonical_name(n): t for n, t in theirs.model.state_dict().items()}
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, inner[name]), name
+    assert theirs["_orig_mod.module.embedding.weight"].name == "embedding.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("module.blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.weight"),
+        ("_orig_mod.module.embedding.weight", "embedding.weight"),
+        ("blocks.3._checkpoint_wrapped_module.mlp.up.weight", "blocks.3.mlp.up.weight"),
+        ("_fsdp_wrapped_module.blocks.0._orig_mod.mlp_norm.weight", "blocks.0.mlp_norm.weight"),
+        ("submodule.weight", "submodule.weight"),
+        ("module_list.weight", "module_list.weight"),
+    ],
+)
+def test_canonical_names(name: str, expected: str) -> None:
+    """What wrappers add is dropped wherever it stands; names that only look alike stay."""
+    assert canonical_name(name) == expected
+
+
+def test_planning_on_the_meta_device_allocates_nothing() -> None:
+    """A model of tens of billions of parameters is planned, printed and exported on meta."""
+    model = make_model(8192, 80, "meta")
+    assert sum(p.numel() for p in model.parameters()) > 50e9
+    found = plan(model, make_recipe(), scale(width=8192, depth=80))
+    assert len(found.tensors) == 3 + 80 * 8
+    assert "blocks.0-79.attn.qkv.weight" in str(found)
+    assert found.to_dict()["ratios"]["width"] == 128
+    assert len(found.param_groups()) <= len(Role)
+    assert all(p.is_meta for p in model.parameters())
+
+
+def test_a_plan_does_not_touch_the_model() -> None:
+    """Planning, printing and grouping leave every weight and buffer as it was."""
+    model = make_model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = plan(model, make_recipe(SEARCHED), scale())
+    str(found)
+    found.param_groups()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def initialised(seed: int = 0, depth: int = 4, recipe: Recipe | None = None) -> Plan:
+    found = make_plan(recipe or make_recipe(), width=256, depth=depth, device="cpu")
+    found.initialise(seed)
+    return found
+
+
+def test_initialisation_is_seeded() -> None:
+    """The same seed gives the same bits; another changes every matrix."""
+    same, again, other = (dict(initialised(s).model.named_parameters()) for s in (1, 1, 2))
+    for name, parameter in same.items():
+        assert torch.equal(parameter, again[name])
+        assert torch.equal(parameter, other[name]) == (parameter.ndim == 1)
+
+
+def test_initialisation_has_the_planned_size() -> None:
+    """Matrices are drawn with the planned standard deviation around 0; vectors are constant."""
+    found = initialised(recipe=make_recipe(SEARCHED))
+    parameters = dict(found.model.named_parameters())
+    for tensor in found.tensors:
+        value = parameters[tensor.name].detach()
+        if tensor.init_std is None:
+            assert torch.all(value == tensor.init_value)
+            continue
+        sampling_error = 1 / math.sqrt(2 * value.numel())
+        assert value.std().item() == pytest.approx(tensor.init_std, rel=5 * sampling_error)
+        assert abs(value.mean().item()) < 5 * tensor.init_std / math.sqrt(value.numel())
+
+
+def test_tensors_of_one_shape_have_draws_of_their_own() -> None:
+    """Tensors that differ only in layer are not copies of one another."""
+    parameters = dict(initialised().model.named_parameters())
+    first, second = (parameters[f"blocks.{n}.attn.qkv.weight"] for n in (0, 1))
+    assert not torch.equal(first, second)
+
+
+def test_a_draw_depends_on_seed_and_name_alone() -> None:
+    """More blocks, another order or a global random state do not change a tensor's draw."""
+    shallow = dict(initialised(depth=2).model.named_parameters())
+    torch.manual_seed(123)
+    found = make_plan(width=256, device="cpu")
+    found.tensors = found.tensors[::-1]
+    state = torch.get_rng_state()
+    found.initialise(0)
+    assert torch.equal(torch.get_rng_state(), state)
+    deep = dict(found.model.named_parameters())
+    for name, parameter in shallow.items():
+        assert torch.equal(parameter, deep[name]), name
+
+
+def test_initialise_sets_the_multipliers() -> None:
+    """The model's buffers hold the planned residual and output multipliers afterwards."""
+    recipe = make_recipe({"residual/type/mlp": 1.0}, parameterisation="completep")
+    model = initialised(recipe=recipe).model
+    assert model.residual_multipliers.tolist() == [[0.5, 1.0]] * 4
+    assert model.output_multiplier.item() == 0.25
+
+
+def test_initialise_on_the_meta_device_is_an_error() -> None:
+    """There is nothing to fill on the meta device: one line that says what to call."""
+    message = error_of(make_plan().initialise)
+    assert "meta" in message
+    assert "to_empty" in message
+
+
+def test_completep_needs_an_output_multiplier() -> None:
+    """A model that cannot multiply its logits is refused under CompleteP, in one line."""
+    found = make_plan(make_recipe(parameterisation="completep"), device="cpu")
+    del found.model.output_multiplier
+    assert "output_multiplier" in error_of(found.initialise)
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "value"), [("one_minus_beta1/global", 4.0), ("one_minus_beta2/type/qkv", 5.0)]
+)
+def test_multipliers_that_break_a_beta(coordinate: str, value: float) -> None:
+    """A tuned 1 - beta above 1 is one line that names the tensor and the beta."""
+    message = error_of(make_plan, make_recipe({coordinate: value}))
+    assert coordinate.split("/")[0].removeprefix("one_minus_") in message
+    assert "weight" in message
+
+
+def table_rows(found: Plan) -> list[str]:
+    lines = str(found).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.lstrip().startswith("─"))
+    return [line.strip() for line in lines[start + 1 :] if line.strip()]
+
+
+@pytest.mark.parametrize("depth", [2, 4, 12])
+def test_table_has_one_row_per_type(depth: int) -> None:
+    """Layers that agree fold into one row, every role is named, and nothing is cut off."""
+    found = make_plan(depth=depth, **LARGER, **FULL)
+    rows = table_rows(found)
+    assert len(rows) == len({t.info.type for t in found.tensors})
+    assert {row.split()[1] for row in rows} == {str(role) for role in Role}
+    assert f"blocks.0-{depth - 1}.attn.qkv.weight" in str(found)
+    assert "…" not in str(found)
+    assert max(map(len, str(found).splitlines())) <= 180
+
+
+def test_table_splits_layers_that_differ() -> None:
+    """Layers with values of their own have rows of their own."""
+    rows = table_rows(make_plan(make_recipe({"lr/layer/qkv/2": 1.0})))
+    names = [row.split()[0] for row in rows if ".qkv." in row]
+    assert names == [f"blocks.{n}.attn.qkv.weight" for n in ("0-1", "2", "3")]
+
+
+def test_table_says_the_scales() -> None:
+    """The head of the table gives base, target, ratios, steps and the residual multiplier."""
+    text = str(make_plan(**LARGER))
+    for part in ("completedp", "alpha 1", "width x2", "depth x2", "r 0.25", "256 steps", "x0.5"):
+        assert part in text
+
+
+def test_to_dict_is_strict_json() -> None:
+    """The export has every tensor with its trace, and is JSON without NaN."""
+    found = make_plan(make_recipe(SEARCHED), **LARGER)
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert data == found.to_dict()
+    assert len(data["tensors"]) == len(found.tensors)
+    assert data["steps"] == 256
+    first = data["tensors"][0]
+    assert (first["name"], first["role"]) == ("embedding.weight", "input_embedding")
+    assert math.prod(factor for _, factor in first["trace"]["lr"]) == first["lr"]
+
+
+def test_explain_is_one_line_of_factors() -> None:
+    """A tensor explains a value by the recipe's value and each ratio's power."""
+    line = make_plan(**LARGER)["blocks.0.attn.qkv.weight"].explain("lr")
+    assert "\n" not in line
+    for part in ("blocks.0.attn.qkv.weight", "lr", "0.0078125 (value)", "width 2^-1", "tokens 16"):
+        assert part in line
+
+
+def test_unknown_name_in_a_plan_is_an_error() -> None:
+    """Asking for a tensor that is not there is one line that quotes it."""
+    assert "'nothing'" in error_of(make_plan().__getitem__, "nothing")
+
+
+@pytest.mark.parametrize(
+    ("base", "said"), [(scale(depth=3), "3"), (scale(width=128), "128")], ids=["depth", "width"]
+)
+def test_for_model_checks_the_base_scale(base: cdp.Scale, said: str) -> None:
+    """A base scale that is not the base model's is one line that says both."""
+    assert said in error_of(Recipe.for_model, make_model(device="meta"), base)
+
+
+def test_for_model_reads_widths_off_the_model() -> None:
+    """Widths are fan-ins of matrices, the embedding's dimension, and lengths of vectors."""
+    recipe = Recipe.for_model(make_model(device="meta"), BASE_SCALE, lr=1e-3, alpha=0.5)
+    assert dict(recipe.widths) == dict.fromkeys(recipe.widths, 64) | {
+        "mlp_out": 256,
+        "q_norm": 16,
+        "k_norm": 16,
+    }
+    assert (recipe.head_dim, recipe.values.lr, recipe.rules.alpha) == (16, 1e-3, 0.5)
+
+
+def test_for_model_drops_no_choice() -> None:
+    """A choice given beside `rules` is not lost."""
+    rules = Rules(parameterisation="completep")
+    recipe = Recipe.for_model(make_model(device="meta"), BASE_SCALE, rules=rules, alpha=0.5)
+    assert (recipe.rules.parameterisation, recipe.rules.alpha) == ("completep", 0.5)

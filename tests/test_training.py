@@ -1,0 +1,253 @@
+"""The training loop: resume, divergence, accumulation, and what a run folder holds."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from completedp.lm.prepare import prepare_source
+from completedp.theory.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+from completedp.training.build import meta_model, model_config
+from completedp.training.checkpoint import FILE, read_step
+from completedp.training.config import Shape, TrainConfig
+from completedp.training.loop import DIVERGED_ABOVE, Result, train
+from completedp.training.metrics import read_metrics
+
+SHAPE = Shape(head_dim=8)
+BASE = Scale(width=16, depth=2, batch=64, tokens=64 * 100)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("text")
+    words = "the quick brown fox jumps over the lazy dog and runs away".split()
+    for i in range(60):
+        text = " ".join(words[(i * j) % len(words)] for j in range(1, 80))
+        (folder / f"{i:03d}.txt").write_text(text)
+    out = folder / "tokens"
+    prepare_source(str(folder), str(out), valid_fraction=0.1)
+    return str(out)
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return Recipe.for_model(meta_model(model_config(SHAPE, 257, BASE)), BASE, lr=2.0**-7)
+
+
+def config(data: str, out: Path, **changes: object) -> TrainConfig:
+    settings = {"context": 16, "shape": SHAPE, "log_every": 1, "eval_sequences": 8}
+    return TrainConfig(data=data, out=str(out), **(settings | changes))  # type: ignore[arg-type]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / FILE)
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    return [(row["step"], row["loss"]) for row in read_metrics(folder) if "loss" in row]
+
+
+def test_resume_is_bit_equal(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """100 steps equal 50 steps, a stop, and 50 more: weights, moments and metrics, to the bit."""
+    whole = train(config(data, tmp_path / "whole"), recipe=recipe, quiet=True)
+    part = config(data, tmp_path / "parts", stop_after=50)
+    assert train(part, recipe=recipe, quiet=True).status == "stopped"
+    parts = train(replace(part, stop_after=None), recipe=recipe, quiet=True)
+    assert (whole.status, parts.status, parts.steps) == ("ok", "ok", 100)
+    assert whole.valid_loss == parts.valid_loss
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert first.keys() == second.keys()
+    assert any(key.startswith("optimizer/exp_avg_sq/") for key in first)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+    assert [step for step, _ in losses(tmp_path / "parts")] == list(range(1, 101))
+
+
+def test_killed_run_resumes_to_the_same_end(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """A run killed with SIGKILL goes on from its checkpoint and ends bit-equal."""
+    recipe.save(tmp_path / "recipe.json")
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "completedp", "train", "--data", data, "--out", str(out)]
+    command += ["--recipe", str(tmp_path / "recipe.json"), "--context", "16", "--head-dim", "8"]
+    command += ["--log-every", "1", "--eval-sequences", "8", "--checkpoint-every", "7"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and (read_step(out) or 0) < 14:
+        pass
+    process.kill()
+    process.wait()
+    asked = config(data, out, checkpoint_every=7)
+    resumed = train(asked, recipe=recipe, quiet=True)
+    straight = config(data, tmp_path / "straight", checkpoint_every=7)
+    assert resumed.valid_loss == train(straight, recipe=recipe, quiet=True).valid_loss
+    assert losses(out) == losses(tmp_path / "straight")
+
+
+def test_finished_run_is_not_run_again(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """The same command on a finished run returns its result."""
+    asked = config(data, tmp_path / "run", stop_after=None)
+    first = train(asked, recipe=recipe, quiet=True)
+    assert train(asked, recipe=recipe, quiet=True) == first
+
+
+def test_run_folder_of_another_run_is_refused(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """A folder that holds another run is an error that names what differs, and is not touched."""
+    asked = config(data, tmp_path / "run", stop_after=2)
+    train(asked, recipe=recipe, quiet=True)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+    with pytest.raises(CompletedpError, match="another run: its seed is 0, here it is 1"):
+        train(replace(asked, seed=1), recipe=recipe, quiet=True)
+    with pytest.raises(CompletedpError, match="another run: its recipe"):
+        train(asked, recipe=recipe.with_values(lr=0.5), quiet=True)
+    assert before == {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+
+
+def test_accumulation_changes_nothing_but_rounding(
+    data: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    """Four micro-batches give the curve of one batch, in float64 to rounding."""
+    shared = {"dtype": "float64", "stop_after": 20}
+    whole = config(data, tmp_path / "whole", **shared)
+    parts = config(data, tmp_path / "parts", micro_batch=1, **shared)
+    train(whole, recipe=recipe, quiet=True)
+    train(parts, recipe=recipe, quiet=True)
+    for (_, a), (_, b) in zip(losses(tmp_path / "whole"), losses(tmp_path / "parts"), strict=True):
+        assert a == pytest.approx(b, abs=1e-9)
+
+
+def test_divergence_is_a_result(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """A run that blows up ends as `diverged` with its last finite loss, without an exception."""
+    wild = recipe.with_values(lr=1e4, weight_decay=0.0)
+    asked = config(data, tmp_path / "run")
+    result = train(asked, recipe=wild, quiet=True)
+    assert result.status == "diverged"
+    assert result.steps < 100
+    assert result.last_finite_loss is not None
+    assert result.valid_loss is None
+    rows = losses(tmp_path / "run")
+    last = rows[-1][1]
+    assert last is None or last > DIVERGED_ABOVE * rows[0][1]
+    saved = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert Result(**saved) == result
+
+
+def test_training_learns(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """Loss on held-out text ends well below that of the first step."""
+    asked = config(data, tmp_path / "run")
+    result = train(asked, recipe=recipe, quiet=True)
+    assert result.valid_loss is not None
+    assert result.valid_loss < 0.75 * losses(tmp_path / "run")[0][1]
+    assert result.valid_bits_per_byte == pytest.approx(result.valid_loss / 0.6931, rel=0.01)
+
+
+def test_seed_decides_everything(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """Equal seeds give equal curves, other seeds others."""
+    curves = {}
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        asked = config(data, tmp_path / name, seed=seed, stop_after=5)
+        train(asked, recipe=recipe, quiet=True)
+        curves[name] = losses(tmp_path / name)
+    assert curves["a"] == curves["b"] != curves["c"]
+
+
+def test_full_disk_keeps_the_previous_checkpoint(
+    data: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    """When a checkpoint cannot be written, the command says so in one line and the old one loads."""
+    recipe.save(tmp_path / "recipe.json")
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "completedp", "train", "--data", data, "--out", str(out)]
+    command += ["--recipe", str(tmp_path / "recipe.json"), "--context", "16", "--head-dim", "8"]
+    first = subprocess.run([*command, "--stop-after", "10"], capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr
+    size = (out / FILE).stat().st_size
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+
+    full = subprocess.run(
+        [*command, "--stop-after", "20"], capture_output=True, text=True, preexec_fn=small_files
+    )
+    assert full.returncode == 2
+    errors = [line for line in full.stderr.splitlines() if "error" in line]
+    assert len(errors) == 1
+    assert "the one of step 10 is kept" in errors[0]
+    assert read_step(out) == 10
+    assert sorted(os.listdir(out)) == sorted(
+        ["checkpoint.safetensors", "config.json", "metrics.jsonl", "plan.json"]
+        + ["recipe.json", "result.json"]
+    )
+    rest = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    assert rest.returncode == 0
+    assert json.loads(rest.stdout)["status"] == "ok"
+
+
+def test_foreign_checkpoint_is_refused(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """A file that is no checkpoint of ours is a one-line error, and nothing is unpickled."""
+    out = tmp_path / "run"
+    out.mkdir()
+    torch.save({"step": 1}, out / FILE)
+    asked = config(data, out)
+    with pytest.raises(CompletedpError, match="not a readable checkpoint"):
+        train(asked, recipe=recipe, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 63}, "not a whole number of sequences"),
+        ({"micro_batch": 3}, "micro_batch 3 does not divide"),
+        ({"tokens": 10}, "fewer than one batch"),
+        ({"width": 20}, "not divisible by head_dim"),
+        ({"context": 4096, "batch": 4096, "tokens": 8192}, "fewer than one window"),
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
+        ({"shape": Shape(head_dim=16)}, "head_dim is 16 and was 8 at base"),
+        ({"shape": Shape(head_dim=8, mlp="swiglu")}, "different model family"),
+    ],
+)
+def test_impossible_runs_leave_nothing(
+    data: str, recipe: Recipe, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    """A run that cannot be is one line, and no folder is made."""
+    asked = config(data, tmp_path / "run", **changes)
+    with pytest.raises(CompletedpError, match=message):
+        train(asked, recipe=recipe, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_clipping_warns(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """Gradient clipping is off by default and warns that it changes what eps is compared with."""
+    asked = config(data, tmp_path / "run", clip=1.0, stop_after=2)
+    with pytest.warns(UserWarning, match="clipping"):
+        train(asked, recipe=recipe, quiet=True)
+
+
+def test_compiled_run_agrees(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """A compiled run follows the plain one to rounding."""
+    plain = config(data, tmp_path / "plain", dtype="float64", stop_after=5)
+    train(plain, recipe=recipe, quiet=True)
+    train(replace(plain, out=str(tmp_path / "compiled"), compile=True), recipe=recipe, quiet=True)
+    pairs = zip(losses(tmp_path / "plain"), losses(tmp_path / "compiled"), strict=True)
+    for (_, a), (_, b) in pairs:
+        assert a == pytest.approx(b, abs=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_follows_cpu(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """On a GPU, float32 follows the CPU closely and bfloat16 within 2% over 50 steps."""
+    cpu = config(data, tmp_path / "cpu", device="cpu", stop_after=50)
+    train(cpu, recipe=recipe, quiet=True)
+    for dtype, tolerance in (("float32", 1e-2), ("bfloat16", 2e-2)):
+        out = tmp_path / dtype
+        train(replace(cpu, out=str(out), device="cuda", dtype=dtype), recipe=recipe, quiet=True)
+        for (_, a), (_, b) in zip(losses(tmp_path / "cpu"), losses(out), strict=True):
+            assert a == pytest.approx(b, rel=tolerance)
