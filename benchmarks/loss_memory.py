@@ -81,7 +81,9 @@ def main() -> None:
     if "--json" in sys.argv:
         print(json.dumps({"positions": POSITIONS, "width": WIDTH, "rows": rows}, indent=2))
         return
-    print(f"{POSITIONS} positions, width {WIDTH}, {'bfloat16 on GPU' if CUDA else 'float32 on CPU'}")
+    print(
+        f"{POSITIONS} positions, width {WIDTH}, {'bfloat16 on GPU' if CUDA else 'float32 on CPU'}"
+    )
     print("vocab     plain MiB  chunked MiB  memory ratio  time chunked/plain")
     for row in rows:
         print(

@@ -210,9 +210,12 @@ def test_states_without_names_load_when_groups_agree() -> None:
     state = copy.deepcopy(before.state_dict())
     for group in state["param_groups"]:
         del group["param_names"]
+        group.update(lr=9.0, weight_decay=9.0, eps=9.0, betas=(0.1, 0.2), initial_lr=9.0)
     optimizer = small_plan().adamw()
     names = [group["param_names"] for group in optimizer.param_groups]
+    values = planned_values(optimizer)
     load_optimizer_state(optimizer, state)
+    assert planned_values(optimizer) == values
     assert [group["param_names"] for group in optimizer.param_groups] == names
     assert torch.equal(
         moments(optimizer)["unembedding.weight"]["exp_avg"],

@@ -121,7 +121,23 @@ def _regroup(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
             numbered.append(new_id)
             new_id += 1
         groups.append({**group, "params": numbered})
+    _check_shapes(optimizer, moments)
     return {"state": moments, "param_groups": groups}
+
+
+def _check_shapes(optimizer: Optimizer, moments: dict[int, dict[str, Any]]) -> None:
+    flat = [
+        (name, parameter)
+        for group in optimizer.param_groups
+        for name, parameter in zip(group["param_names"], group["params"], strict=True)
+    ]
+    for index, (name, parameter) in enumerate(flat):
+        for key, value in moments.get(index, {}).items():
+            if key != "step" and isinstance(value, torch.Tensor) and value.shape != parameter.shape:
+                raise CompletedpError(
+                    f"the optimizer state is of another model: {name} has shape "
+                    f"{list(value.shape)} there and {list(parameter.shape)} here"
+                )
 
 
 def set_learning_rates(optimizer: Optimizer, multiplier: float) -> None:

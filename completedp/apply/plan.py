@@ -187,6 +187,8 @@ def plan(
 
     def tensor_plan(info: TensorInfo) -> TensorPlan:
         width_ratio = info.width / recipe.widths[info.type]
+        if info.role in (Role.QK_NORM, Role.OUTPUT_BIAS):  # their length is no width
+            width_ratio = ratios.width
         base, trace, value = {}, {}, {}
         for tunable in TUNABLE[:-1]:  # residual multipliers are not a tensor's own
             name = tunable.removeprefix("one_minus_")
@@ -195,9 +197,13 @@ def plan(
             scaling = rule_terms(info.role, key, width_ratio)
             base[name] = _product(terms)
             if name != tunable:  # tuned as 1 - beta, used as beta
-                base[name] = 1.0 - base[name]
+                tuned = any(x != 1.0 for label, x in terms if label != "value")
+                given = getattr(hyperparameters.values, name)  # 1 - (1 - beta) would round
+                base[name] = 1.0 - base[name] if tuned else given
                 _check_beta(name, base[name], info)
                 value[name] = rules.scale_beta(name, base[name], _product(scaling))
+                if rules.beta_rule == "power" and base[name] != value[name]:
+                    scaling = (("beta^r", (1 - value[name]) / (1 - base[name])),)
                 trace[tunable] = _collapse(terms + scaling)
                 continue
             if name == "weight_decay" and info.role in recipe.no_decay:

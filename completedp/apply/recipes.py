@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from torch import nn
@@ -41,7 +41,7 @@ def recipe_for_model(
     # weight_decay is a value here; the convention of Rules goes by `rules=Rules(...)`.
     values = {k: options.pop(k) for k in list(options) if k in names[Values]}
     choices = {k: options.pop(k) for k in list(options) if k in names[Rules]}
-    rules = options.pop("rules", Rules(**choices))
+    rules = replace(options.pop("rules", Rules()), **choices)
     return Recipe(
         base=base,
         hyperparameters=Hyperparameters(

@@ -8,6 +8,7 @@ go the invariants of optimisation over batch and duration, which are arithmetic 
     noise    lr^2 x steps: the noise that gradients put into the weights
     floor    lr x eps: eps against gradient noise, as the batch averages it away
     memory   (1 - beta) x steps: the optimizer's memory as a fraction of the run
+    start    init_std and the forward multipliers, which know nothing of batch and duration
 """
 
 from __future__ import annotations
@@ -77,20 +78,28 @@ def invariant_rows(rules: Rules) -> list[Row]:
             if sde:
                 found["noise"] = 2 * lr[axis] + _STEPS[axis], horizon * (axis == "tokens")
                 found["floor"] = lr[axis] + eps[axis], 0.0
-            for name, (exponent, expected) in found.items():
-                rows.append(
-                    Row(
-                        parameterisation=rules.parameterisation,
-                        axis=axis,
-                        quantity=name,
-                        what=str(role),
-                        expected=expected,
-                        slope=exponent,
-                        error=None,
-                        verdict=verdict(exponent, expected, 1e-9),
-                    )
-                )
+                init = rules.exponents(role, "init_std")[axis]
+                found["start"] = init or rules.exponents(role, "multiplier")[axis], 0.0
+            rows += [_invariant(rules, axis, name, role, *pair) for name, pair in found.items()]
+    for axis in ("batch", "tokens"):
+        exponent = rules.residual_exponents()[axis]
+        rows.append(_invariant(rules, axis, "start", "residual", exponent, 0.0))
     return rows
+
+
+def _invariant(
+    rules: Rules, axis: str, name: str, what: str, exponent: float, expected: float
+) -> Row:
+    return Row(
+        parameterisation=rules.parameterisation,
+        axis=axis,
+        quantity=name,
+        what=str(what),
+        expected=expected,
+        slope=exponent,
+        error=None,
+        verdict=verdict(exponent, expected, 1e-9),
+    )
 
 
 def gradcheck(config: CheckConfig, measurements: list[Measurement]) -> CheckResult:

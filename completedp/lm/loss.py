@@ -43,7 +43,9 @@ def language_model_loss(
         chunk = 0 if whole else max(1, CHUNK_LOGITS // weight.shape[0])
     if chunk == 0:
         return plain_loss(_logits(features, weight, bias), targets, z_loss)
-    total, cross_entropy = _ChunkedLoss.apply(features, weight, bias, targets, z_loss, chunk)
+    total, cross_entropy = _ChunkedLoss.apply(
+        features, weight, bias, targets, z_loss, chunk, torch.is_grad_enabled()
+    )
     return Loss(total, cross_entropy.detach())
 
 
@@ -69,10 +71,11 @@ class _ChunkedLoss(torch.autograd.Function):
         targets: Tensor,
         z_loss: float,
         chunk: int,
+        with_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         count = targets.numel()
         wide = _wide(features.dtype)
-        with_gradient = any(ctx.needs_input_grad[:3])
+        with_gradient = with_gradient and any(ctx.needs_input_grad[:3])
         ce_sum = torch.zeros((), device=features.device, dtype=wide)
         z_sum = torch.zeros_like(ce_sum)
         features_grad = torch.empty_like(features) if with_gradient else features
@@ -110,6 +113,7 @@ class _ChunkedLoss(torch.autograd.Function):
             features_grad * scale.to(features_grad.dtype),
             weight_grad * scale.to(weight_grad.dtype),
             None if bias_grad is None else bias_grad * scale.to(bias_grad.dtype),
+            None,
             None,
             None,
             None,

@@ -42,6 +42,8 @@ class ModelConfig:
         for name in ("vocab", "width", "depth", "head_dim"):
             if getattr(self, name) < 1:
                 raise CompletedpError(f"{name} = {getattr(self, name)} must be at least 1")
+        if self.mlp_width is not None and self.mlp_width < 1:
+            raise CompletedpError(f"mlp_width = {self.mlp_width} must be at least 1")
         if self.width % self.head_dim:
             raise CompletedpError(
                 f"width {self.width} is not divisible by head_dim {self.head_dim}: "

@@ -19,7 +19,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from types import MappingProxyType
 
 import numpy as np
 
@@ -86,7 +85,7 @@ class Hyperparameters:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not math.isfinite(value):
                 raise CompletedpError(f"log2 multiplier {name} = {value!r} is not a finite number")
-        object.__setattr__(self, "log2", MappingProxyType(dict(self.log2)))
+        object.__setattr__(self, "log2", dict(self.log2))  # the caller may change theirs
 
     def vector(self, coordinates: Sequence[str]) -> np.ndarray:
         """The point these hyperparameters are at, in a search over `coordinates`."""
@@ -152,11 +151,13 @@ def coordinates(
         if tunable == "residual":
             tuned: Sequence[str] = BRANCHES
         elif tunable == "init_std":
-            tuned = [t for t in types if MODULE_TYPES[t].is_matrix]
+            tuned = [t for t in types if t not in MODULE_TYPES or MODULE_TYPES[t].is_matrix]
         else:
             tuned = types
         names += [f"{tunable}/type/{t}" for t in tuned]
         names += [f"{tunable}/depth/{layer}" for layer in range(1, depth + 1)]
+    for name in names:
+        check_coordinate(name, depth)
     return tuple(names)
 
 
@@ -168,7 +169,9 @@ def check_coordinate(name: str, depth: int) -> None:
         raise CompletedpError(
             f"log2 multiplier {name!r} must start with one of {', '.join(TUNABLE)}"
         )
-    known = BRANCHES if parts[0] == "residual" else tuple(MODULE_TYPES)
+    known: Iterable[str] = BRANCHES if parts[0] == "residual" else MODULE_TYPES
+    if parts[0] == "init_std":
+        known = [name for name, role in MODULE_TYPES.items() if role.is_matrix]
     good = (
         parts[1:] == ["global"]
         or (len(parts) == 3 and parts[1] == "type" and parts[2] in known)

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from completedp.theory.errors import CompletedpError
 from completedp.theory.files import write_text_atomically
 from completedp.theory.hparams import Hyperparameters, Values
-from completedp.theory.roles import MODULE_TYPES
-from completedp.theory.rules import Rules, Shift, as_role
+from completedp.theory.roles import MODULE_TYPES, Role
+from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
 from completedp.theory.schedule import Schedule
 
@@ -58,14 +57,19 @@ class Recipe:
             if isinstance(width, bool) or not isinstance(width, int) or width < 1:
                 raise CompletedpError(f"widths: {name} = {width!r} must be a whole number above 0")
         for role in self.no_decay:
-            as_role(role)
+            if role not in tuple(Role):
+                raise CompletedpError(
+                    f"no_decay: unknown role {role!r}: choose from {', '.join(Role)}"
+                )
+        if self.head_dim is not None and self.head_dim < 1:
+            raise CompletedpError(f"head_dim = {self.head_dim!r} must be at least 1")
         if self.hyperparameters.depth != self.base.depth:
             raise CompletedpError(
                 f"hyperparameters are for depth {self.hyperparameters.depth}, "
                 f"and the base has depth {self.base.depth}"
             )
-        object.__setattr__(self, "widths", MappingProxyType(dict(self.widths)))
-        object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
+        for name in ("widths", "provenance"):  # the caller may change theirs
+            object.__setattr__(self, name, dict(getattr(self, name)))
 
     @property
     def values(self) -> Values:
@@ -109,6 +113,8 @@ class Recipe:
             raise CompletedpError(f"no recipe at {str(path)!r}") from None
         except IsADirectoryError:
             raise CompletedpError(f"{str(path)!r} is a folder, not a recipe file") from None
+        except OSError as error:
+            raise CompletedpError(f"cannot read recipe {str(path)!r}: {error.strerror}") from None
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise CompletedpError(f"{str(path)!r} is not a recipe: {error}") from None
         try:
@@ -126,7 +132,7 @@ class Recipe:
             "schema": SCHEMA,
             "base": self.base.to_dict(),
             "head_dim": self.head_dim,
-            "values": vars(self.values),
+            "values": dict(vars(self.values)),
             "log2_multipliers": dict(self.hyperparameters.log2),
             "no_decay": list(self.no_decay),
             "widths": dict(self.widths),
@@ -157,7 +163,8 @@ class Recipe:
         _check_keys("", data, keys, required=set(keys))
         for key, value in data["provenance"].items():
             if not isinstance(value, str | int | float | bool):
-                raise CompletedpError(f"provenance.{key} must be text or a number, not {value!r}")
+                where = _path("provenance.", key)
+                raise CompletedpError(f"{where} must be text or a number, not {value!r}")
         rules = _checked(Rules, "rules", data["rules"], axes=list, shifts=list)
         shifts = tuple(
             Shift(**_checked(Shift, f"rules.shifts[{i}]", item))
@@ -202,7 +209,8 @@ def _check_keys(where: str, data: Any, keys: Mapping[str, Any], *, required: set
     prefix = f"{where}." if where else ""
     for key in data:
         if key not in keys:
-            raise CompletedpError(f"unknown key {prefix}{key!s}: choose from {', '.join(keys)}")
+            where = _path(prefix, key)
+            raise CompletedpError(f"unknown key {where}: choose from {', '.join(keys)}")
     for key in keys:
         if key not in data:
             if key in required:
@@ -211,6 +219,11 @@ def _check_keys(where: str, data: Any, keys: Mapping[str, Any], *, required: set
         value = data[key]
         if not isinstance(value, keys[key]) or isinstance(value, bool):
             raise CompletedpError(f"{prefix}{key} = {value!r:.60} has the wrong type")
+
+
+def _path(prefix: str, key: str) -> str:
+    """A key of the user's, made safe to print on one line."""
+    return prefix + repr(key)[1:-1]
 
 
 def _numbers(where: str, values: list[Any]) -> list[float]:

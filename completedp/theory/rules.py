@@ -184,6 +184,9 @@ class Shift:
         _one_of("shift role", self.role, roles)
         _one_of("shift hyperparameter", self.hyperparameter, HYPERPARAMETERS)
         _one_of("shift axis", self.axis, AXES)
+        number = isinstance(self.by, int | float) and not isinstance(self.by, bool)
+        if not number or not math.isfinite(self.by):
+            raise CompletedpError(f"shift by = {self.by!r} must be a finite number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +291,7 @@ class Rules:
             "output_norm_eps": self.output_norm_eps,
             "beta_rule": self.beta_rule,
             "weight_decay": self.weight_decay,
-            "shifts": [vars(shift) for shift in self.shifts],
+            "shifts": [dict(vars(shift)) for shift in self.shifts],
         }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, fields
 
+import numpy as np
+
 from completedp.theory.errors import CompletedpError
 
 
@@ -69,7 +71,7 @@ class Scale:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            whole = isinstance(value, int | float) and not isinstance(value, bool)
+            whole = isinstance(value, int | float | np.integer) and not isinstance(value, bool)
             if not whole or not math.isfinite(value) or value != int(value) or value < 1:
                 raise CompletedpError(
                     f"{field.name} = {value!r} must be a whole number of at least 1"

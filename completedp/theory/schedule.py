@@ -57,6 +57,9 @@ class Schedule:
                 f"{len(self.boundaries) + 1} levels, and has {len(self.levels)}"
             )
 
+        if not all(0 <= level <= 1 for level in self.levels):
+            raise CompletedpError(f"schedule levels = {list(self.levels)} must be from 0 to 1")
+
     def __call__(self, step: int, steps: int) -> float:
         """The multiplier of update number `step`, counted from 0, of `steps`."""
         warmup_steps = round(self.warmup * steps)
@@ -79,4 +82,7 @@ class Schedule:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        return asdict(self) | {
+            "boundaries": list(self.boundaries),
+            "levels": list(self.levels),
+        }
