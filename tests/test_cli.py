@@ -1,0 +1,182 @@
+"""The command line: results as JSON, errors as one line, nothing half-written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from completedp.cli import VERBS, parse_count
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """`completedp ARGUMENTS` in a process of its own."""
+    command = [sys.executable, "-m", "completedp", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+
+
+def error_line(*arguments: str, cwd: Path | None = None) -> str:
+    """The one line of a command that must fail with exit code 2 and no traceback."""
+    result = run(*arguments, cwd=cwd)
+    assert result.returncode == 2, result.stdout + result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("completedp: error: ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("cli")
+    for i in range(40):
+        (folder / f"{i}.txt").write_text(f"document {i} " * 40)
+    out = str(folder / "tokens")
+    result = run("data", str(folder), "--out", out, "--valid-fraction", "0.1", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["vocab"] == 257
+    return out
+
+
+def test_rules_json_is_the_contract() -> None:
+    """`rules --json` prints the golden values under the names outside checks rely on."""
+    ratios = "width=4,depth=4,batch=4,tokens=16"
+    result = run("rules", "--ratios", ratios, "--alpha", "1", "--json")
+    found = json.loads(result.stdout)
+    assert found["ratios"] == {"width": 4, "depth": 4, "batch": 4, "tokens": 16}
+    assert found["residual_multiplier"] == pytest.approx(0.25)
+    assert found["steps"] == pytest.approx(4)
+    hidden = found["roles"]["hidden_weight"]
+    expected = {"init_std": 0.5, "lr": 0.125, "eps": 0.125, "weight_decay": 2}
+    assert {k: hidden[k] for k in expected} == pytest.approx(expected)
+    assert hidden["one_minus_beta"] == pytest.approx(0.25)
+    assert len(found["roles"]) == 8
+
+
+def test_rules_page_is_the_table() -> None:
+    """docs/rules.md is what `rules --markdown` prints: mend it with `make docs`."""
+    assert (ROOT / "docs" / "rules.md").read_text() == run("rules", "--markdown").stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_and_json(verb: str) -> None:
+    """Each verb explains itself and can print JSON."""
+    result = run(verb, "--help")
+    assert result.returncode == 0
+    assert "--json" in result.stdout
+
+
+def test_plan_prints_and_explains() -> None:
+    """`plan` prints a row per type, JSON for machines, and the factors of one tensor."""
+    sizes = ("--width", "1024", "--depth", "16", "--batch", "131072", "--tokens", "1e9")
+    assert "blocks.0-15.attn.qkv.weight" in run("plan", *sizes).stdout
+    found = json.loads(run("plan", *sizes, "--json").stdout)
+    assert found["ratios"] == {"width": 4, "depth": 4, "batch": 8, "tokens": 62.5}
+    explained = run("plan", *sizes, "--explain", "blocks.3.mlp.down.weight").stdout
+    assert "lr = 0.0051 (value) x 0.25 (width 4^-1)" in explained
+
+
+def test_train_and_resume(tokens: str, tmp_path: Path) -> None:
+    """`train` writes a result, and the same command finds it."""
+    sizes = ("--width", "64", "--depth", "1", "--batch", "32", "--tokens", "31250")
+    command = ("train", "--data", tokens, "--out", str(tmp_path / "run"), *sizes)
+    command += ("--context", "32", "--eval-sequences", "4", "--json")
+    first, second = run(*command), run(*command)
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["status"] == "ok"
+    assert first.stdout == second.stdout
+
+
+def test_doctor() -> None:
+    """`doctor` says what is there."""
+    found = json.loads(run("doctor", "--json").stdout)
+    assert {"completedp", "python", "torch"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("rules", "--alpha", "0.3"), "alpha = 0.3"),
+        (("rules", "--ratios", "width=4,depht=2"), "'depht=2'"),
+        (("rules", "--ratios", "width=0"), "width = 0.0"),
+        (("rules", "--axes", "width,time"), "'time'"),
+        (("rules", "--parameterisation", "up"), "'up'"),
+        (("frobnicate",), "frobnicate"),
+        (("train", "--dta", "x"), "--data"),
+        (("plan", "--width", "12x"), "'12x'"),
+        (("plan", "--width", "100"), "width 100 is not divisible by head_dim 64"),
+        (("plan", "--recipe", "nowhere.json"), "'nowhere.json'"),
+        (("plan", "--head-dim", "32"), "head_dim is 32 and was 64 at base"),
+        (("plan", "--tokens", "100"), "tokens = 100 is fewer than one batch of 16384"),
+        (("plan", "--batch", "1e6", "--tokens", "2e6"), "the largest r it can take"),
+        (("plan", "--explain", "nobody.weight"), "'nobody.weight'"),
+        (("data", "nowhere.txt", "--out", "out"), "'nowhere.txt'"),
+        (("data", "stdlib", "--out", "out", "--tokenizer", "nowhere.json"), "'nowhere.json'"),
+        (("train", "--data", "nowhere", "--out", "out"), "'nowhere'"),
+        (("coordcheck", "--widths", "64"), "at least two widths"),
+        (("coordcheck", "--widths", "128", "64"), "widths = [128, 64]"),
+        (("coordcheck", "--widths", "60", "120"), "not divisible by head_dim"),
+        (("gradcheck", "--batch", "100"), "batch of 100 tokens"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    """A mistake is one line that quotes it, exit code 2, and nothing is written."""
+    if arguments[0] == "coordcheck" and len(arguments) == 3:
+        arguments += ("--depths", "2")
+    assert words in error_line(*arguments, cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"\x00\x01\x02binary\x00", "binary"),
+        (b"\xff\xfe bad utf8", "UTF-8"),
+        (b"one document only", "is one document"),
+    ],
+)
+def test_bad_text_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+    """Text that cannot be tokenised is one line that names the file, and leaves no folder."""
+    (tmp_path / "text.txt").write_bytes(content)
+    line = error_line("data", "text.txt", "--out", "out", cwd=tmp_path)
+    assert words in line or "no text" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_recipe_faults_name_the_key(tmp_path: Path) -> None:
+    """A recipe with a mistake is one line that names the key."""
+    recipe = json.loads((ROOT / "completedp" / "default_recipe.json").read_text())
+    recipe["values"]["lr"] = -1.0
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    assert "lr = -1.0" in error_line("plan", "--recipe", "recipe.json", cwd=tmp_path)
+
+
+def test_output_to_a_file_that_cannot_be(tmp_path: Path) -> None:
+    """An output path below a file is one line, not a traceback."""
+    (tmp_path / "file").write_text("x")
+    error_line("data", "stdlib", "--out", "file/out", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("65536", 65536),
+        ("16_384", 16384),
+        ("1e9", 10**9),
+        ("16M", 16_000_000),
+        ("1.5B", 15 * 10**8),
+    ],
+)
+def test_counts_as_people_write_them(text: str, value: int) -> None:
+    """Counts may be plain, in powers of ten, or with k, M, B, T."""
+    assert parse_count(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5", "1e-3", "nan", "inf", "M", "0x10"])
+def test_counts_that_are_none(text: str) -> None:
+    """What is no whole number is refused."""
+    with pytest.raises(ValueError, match="not a whole number"):
+        parse_count(text)
