@@ -8,12 +8,15 @@ Writes coordcheck and gradcheck as JSON, SVG and text. Takes about four minutes 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.coordcheck import coordcheck
 from completedp.evidence.gradcheck import gradcheck
+from completedp.evidence.plots import check_svg
 from completedp.evidence.run import measure_all, write_check
+from completedp.evidence.scaling import CheckResult
 from completedp.evidence.text import check_text
 
 FULL = CheckConfig(
@@ -23,6 +26,16 @@ FULL = CheckConfig(
 )
 HALF = CheckConfig(widths=FULL.widths, depths=(4, 8, 16, 32, 64), alpha=0.5)
 QUICK = CheckConfig(widths=(64, 128), depths=(2, 4), seeds=1)
+
+
+def figure_rows(result: CheckResult) -> CheckResult:
+    """The rows of docs/coordcheck.svg: own contributions, with the rules and without."""
+    shown = [
+        row
+        for row in result.rows
+        if row.quantity == "own" and row.parameterisation in ("completedp", "sp")
+    ]
+    return replace(result, rows=shown)
 
 
 def main() -> None:
@@ -37,6 +50,8 @@ def main() -> None:
             text = check_text(result, all_rows=True)
             (out / name / f"{result.check}.txt").write_text(text + "\n")
             print(f"== {name} {result.check}\n{check_text(result)}")
+            if check is coordcheck:
+                (out / name / "figure.svg").write_text(check_svg(figure_rows(result)))
 
 
 if __name__ == "__main__":

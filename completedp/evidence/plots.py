@@ -18,21 +18,24 @@ _QUANTITY_TITLES = {
 
 
 def check_svg(result: CheckResult) -> str:
-    """Sizes against width and depth, log-log: a row per parameterisation and axis."""
+    """Sizes against width (above) and depth (below), log-log, side by side for comparison."""
     measured = [row for row in result.rows if row.values]
-    lines = list(dict.fromkeys((row.parameterisation, row.axis) for row in measured))
+    names = list(dict.fromkeys(row.parameterisation for row in measured))
+    along = list(dict.fromkeys(row.axis for row in measured))
     quantities = list(dict.fromkeys(row.quantity for row in measured))
     plt = _pyplot()
+    columns = [(name, quantity) for name in names for quantity in quantities]
     figure, axes = plt.subplots(
-        len(lines),
-        len(quantities),
-        figsize=(4.4 * len(quantities) + 1.2, 2.9 * len(lines)),
+        len(along),
+        len(columns),
+        figsize=(4.6 * len(columns), 3.1 * len(along)),
         squeeze=False,
         layout="constrained",
+        sharey="col" if len(quantities) > 1 else True,
     )
-    for panels, (name, axis) in zip(axes, lines, strict=True):
+    for panels, axis in zip(axes, along, strict=True):
         sizes = result.config.widths if axis == "width" else result.config.depths
-        for panel, quantity in zip(panels, quantities, strict=True):
+        for panel, (name, quantity) in zip(panels, columns, strict=True):
             rows = [
                 row
                 for row in measured
@@ -41,7 +44,9 @@ def check_svg(result: CheckResult) -> str:
             _panel(panel, rows, sizes)
             panel.set_title(f"{name}: {_QUANTITY_TITLES[quantity]}", fontsize=9)
             panel.set_xlabel(axis, fontsize=8)
-            panel.set_ylabel("root mean square", fontsize=8)
+            panel.tick_params(labelsize=7, labelleft=True)
+            if panel is panels[0]:
+                panel.set_ylabel("root mean square", fontsize=8)
     return _svg(plt, figure)
 
 
@@ -77,7 +82,7 @@ def _panel(panel: Any, rows: list[Row], sizes: Sequence[int]) -> None:
     panel.set_yscale("log", base=2)
     panel.set_xticks(sizes, [str(size) for size in sizes])
     panel.grid(alpha=0.3)
-    panel.legend(fontsize=5.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    panel.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _pyplot() -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from completedp.theory.errors import CompletedpError
+from completedp.theory.files import write_text_atomically
 
 FILE = "metrics.jsonl"
 
@@ -23,15 +24,14 @@ class Metrics:
         wandb: str | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
-        path = folder / FILE
-        kept = [row for row in read_metrics(folder) if row["step"] <= resume_at]
-        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        self._file = path.open("a", encoding="utf-8")
         self._sinks: list[Any] = []
         if tensorboard:
             self._sinks.append(_TensorBoard(folder, resume_at))
         if wandb:
             self._sinks.append(_WandB(folder, wandb, config or {}))
+        kept = [row for row in read_metrics(folder) if row["step"] <= resume_at]
+        write_text_atomically(folder / FILE, "".join(json.dumps(row) + "\n" for row in kept))
+        self._file = (folder / FILE).open("a", encoding="utf-8")
 
     def log(self, row: dict[str, Any]) -> None:
         """One line; `row` holds at least `step`."""
