@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.measure import STREAM
-from completedp.evidence.scaling import CheckResult, Measurement, Row, verdict
+from completedp.evidence.scaling import CheckResult, Measurement, Row
 from completedp.theory.roles import MODULE_TYPES, Role
 
 _BOUNDARY = {Role.INPUT_EMBEDDING, Role.OUTPUT_NORM, Role.OUTPUT_WEIGHT, Role.OUTPUT_BIAS}
@@ -36,24 +36,10 @@ def coordinate_rows(measurement: Measurement, tolerance: float) -> list[Row]:
     """Judge one axis of one parameterisation."""
     rows, rules = [], measurement.rules
     alpha = rules.alpha if rules.parameterisation in _HAS_DEPTH_RULE else 1.0
-    for (quantity, kind), values in measurement.values.items():
+    for quantity, kind in measurement.values:
         expected = expected_slope(quantity, kind, measurement.axis, alpha)
-        if expected is None:
-            continue
-        slope, error = measurement.slope((quantity, kind))
-        rows.append(
-            Row(
-                parameterisation=rules.parameterisation,
-                axis=measurement.axis,
-                quantity=quantity,
-                what=kind,
-                expected=expected,
-                slope=slope,
-                error=error,
-                verdict=verdict(slope, expected, tolerance),
-                values=tuple(float(v) for v in 2.0 ** values.mean(axis=1)),
-            )
-        )
+        if expected is not None:
+            rows.append(measurement.row((quantity, kind), expected, tolerance))
     return rows
 
 

@@ -13,6 +13,8 @@ go the invariants of optimisation over batch and duration, which are arithmetic 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.scaling import CheckResult, Measurement, Row, verdict
 from completedp.theory.roles import MODULE_TYPES, Role
@@ -27,35 +29,22 @@ MEASURED_OUTPUT_NORM = -1.0
 def gradient_rows(measurement: Measurement, tolerance: float) -> list[Row]:
     """Measured gradient slopes against the rules' eps exponents."""
     rows, rules = [], measurement.rules
-    for (quantity, kind), values in measurement.values.items():
+    for quantity, kind in measurement.values:
         if quantity != "gradient":
             continue
         role = MODULE_TYPES[kind]
         expected = rules.exponents(role, "eps")[measurement.axis]
-        slope, error = measurement.slope((quantity, kind))
-        judged = verdict(slope, expected, tolerance)
+        row = measurement.row((quantity, kind), expected, tolerance)
         if (
-            judged == "fail"
+            row.verdict == "fail"
             and role is Role.OUTPUT_NORM
             and measurement.axis == "width"
             and expected == 0.0
             and rules.parameterisation != "sp"
-            and verdict(slope, MEASURED_OUTPUT_NORM, tolerance) == "pass"
+            and verdict(row.slope, MEASURED_OUTPUT_NORM, tolerance) == "pass"
         ):
-            judged = "known"
-        rows.append(
-            Row(
-                parameterisation=rules.parameterisation,
-                axis=measurement.axis,
-                quantity=quantity,
-                what=kind,
-                expected=expected,
-                slope=slope,
-                error=error,
-                verdict=judged,
-                values=tuple(float(v) for v in 2.0 ** values.mean(axis=1)),
-            )
-        )
+            row = replace(row, verdict="known")
+        rows.append(row)
     return rows
 
 

@@ -36,6 +36,21 @@ class Measurement:
         error = slopes.std(ddof=1) / np.sqrt(len(slopes)) if len(slopes) > 1 else float("nan")
         return float(slopes.mean()), float(error)
 
+    def row(self, key: tuple[str, str], expected: float, tolerance: float) -> Row:
+        """The line of a check that compares this slope with theory."""
+        slope, error = self.slope(key)
+        return Row(
+            parameterisation=self.rules.parameterisation,
+            axis=self.axis,
+            quantity=key[0],
+            what=key[1],
+            expected=expected,
+            slope=slope,
+            error=error,
+            verdict=verdict(slope, expected, tolerance),
+            values=tuple(float(v) for v in 2.0 ** self.values[key].mean(axis=1)),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
