@@ -28,14 +28,10 @@ HALF = CheckConfig(widths=FULL.widths, depths=(4, 8, 16, 32, 64), alpha=0.5)
 QUICK = CheckConfig(widths=(64, 128), depths=(2, 4), seeds=1)
 
 
-def figure_rows(result: CheckResult) -> CheckResult:
-    """The rows of docs/coordcheck.svg: own contributions, with the rules and without."""
-    shown = [
-        row
-        for row in result.rows
-        if row.quantity == "own" and row.parameterisation in ("completedp", "sp")
-    ]
-    return replace(result, rows=shown)
+def figure(result: CheckResult) -> str:
+    """docs/coordcheck.svg: own contributions, with the rules and without."""
+    shown = [row for row in result.rows if row.parameterisation in ("completedp", "sp")]
+    return check_svg(replace(result, rows=shown), ["own"])
 
 
 def main() -> None:
@@ -51,7 +47,7 @@ def main() -> None:
             (out / name / f"{result.check}.txt").write_text(text + "\n")
             print(f"== {name} {result.check}\n{check_text(result)}")
             if check is coordcheck:
-                (out / name / "figure.svg").write_text(check_svg(figure_rows(result)))
+                (out / name / "figure.svg").write_text(figure(result))
 
 
 if __name__ == "__main__":

@@ -146,11 +146,11 @@ def test_each_residual_multiplier_scales_its_branch(layer: int, branch: int) -> 
 def test_output_multiplier_scales_logits() -> None:
     """The output multiplier multiplies the features, and so the logits."""
     model = random_model()
-    logits, features = model(TOKENS), model.features(TOKENS)
+    logits, features = model(TOKENS), model(TOKENS, logits=False)
     model.output_multiplier.fill_(0.25)
     torch.testing.assert_close(model(TOKENS), 0.25 * logits)
-    torch.testing.assert_close(model.features(TOKENS), 0.25 * features)
-    torch.testing.assert_close(model.unembedding(model.features(TOKENS)), model(TOKENS))
+    torch.testing.assert_close(model(TOKENS, logits=False), 0.25 * features)
+    torch.testing.assert_close(model.unembedding(model(TOKENS, logits=False)), model(TOKENS))
 
 
 @pytest.mark.parametrize(

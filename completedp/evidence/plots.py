@@ -17,9 +17,9 @@ _QUANTITY_TITLES = {
 }
 
 
-def check_svg(result: CheckResult) -> str:
+def check_svg(result: CheckResult, quantities: Sequence[str] = tuple(_QUANTITY_TITLES)) -> str:
     """Sizes against width (above) and depth (below), log-log, side by side for comparison."""
-    measured = [row for row in result.rows if row.values]
+    measured = [row for row in result.rows if row.values and row.quantity in quantities]
     names = list(dict.fromkeys(row.parameterisation for row in measured))
     along = list(dict.fromkeys(row.axis for row in measured))
     quantities = list(dict.fromkeys(row.quantity for row in measured))

@@ -31,7 +31,7 @@ from completedp.training.metrics import read_metrics
 
 SHAPE = Shape(head_dim=16)
 CONTEXT = 64
-BASE = Scale(width=64, depth=2, batch=1024, tokens=300 * 1024)
+BASE = Scale(width=64, depth=2, batch=512, tokens=300 * 512)
 TARGET = replace(BASE, width=256, depth=8)
 LEARNING_RATES = tuple(2.0**-k for k in (11, 10, 9, 8, 7))
 CHECK = CheckConfig(
@@ -154,15 +154,15 @@ def _report(
     report.figure(curves_svg(curves, "step", "training loss, nats per byte"))
     report.heading("Coordinate check")
     report.paragraph(
-        "How far each module's output moves in the first steps, against width and depth. With the "
-        "rules it is the same at every size; without, it grows, and so the best learning rate "
-        "shifts. Slopes are in the legends; dashed lines fail."
+        "How far each tensor's own change moves its module's output in the first steps, against "
+        "width and depth. With the rules it is the same at every size; without, it grows, and so "
+        "the best learning rate shifts. Slopes are in the legends; dashed lines fail."
     )
     for name in CHECK.parameterisations:
         failures = check.failures(name)
         text = f"{name}: {len(failures)} of the slopes are off" if failures else f"{name}"
         report.verdict(not failures, text)
-    report.figure(check_svg(check))
+    report.figure(check_svg(check, ["own"]))
     report.write(page)
 
 

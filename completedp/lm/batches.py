@@ -93,6 +93,13 @@ class Batches:
         epochs, within = np.divmod(places, self.dataset.windows)
         return permute(within, self.dataset.windows, self.seed, epochs)
 
+    def order(self, steps: int) -> np.ndarray:
+        """The windows of the first `steps` batches at once, [steps, sequences]."""
+        places = np.arange(steps * self.sequences, dtype=np.int64)
+        epochs, within = np.divmod(places, self.dataset.windows)
+        order = permute(within, self.dataset.windows, self.seed, epochs)
+        return order.reshape(steps, self.sequences)
+
     def batch(self, step: int) -> Batch:
         """Inputs and targets of this step."""
         return self.dataset.take(self.indices(step))

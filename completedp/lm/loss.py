@@ -35,12 +35,15 @@ def language_model_loss(
 ) -> Loss:
     """The loss of predicting `targets` [B, T] from features [B, T, D] and an unembedding [V, D].
 
-    `chunk` is in positions; 0 means whole, None chooses by the number of logits.
+    With slots, [S, B, T], [S, B, T, D] and [S, V, D] give one loss for each. `chunk` is in
+    positions; 0 means whole, None chooses by the number of logits.
     """
-    features, targets = features.flatten(0, -2), targets.flatten()
+    slots = weight.shape[:-2]
+    features, targets = features.flatten(-3, -2), targets.flatten(-2)
     if chunk is None:
-        whole = targets.numel() * weight.shape[0] <= CHUNK_LOGITS
-        chunk = 0 if whole else max(1, CHUNK_LOGITS // weight.shape[0])
+        logits_a_position = weight.shape[-2] * slots.numel()
+        whole = targets.shape[-1] * logits_a_position <= CHUNK_LOGITS
+        chunk = 0 if whole else max(1, CHUNK_LOGITS // logits_a_position)
     if chunk == 0:
         return plain_loss(_logits(features, weight, bias), targets, z_loss)
     total, cross_entropy = _ChunkedLoss.apply(
@@ -50,12 +53,12 @@ def language_model_loss(
 
 
 def plain_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Loss:
-    """The loss from whole logits [N, V]."""
+    """The loss from whole logits [N, V], or [S, N, V]."""
     logits = logits.to(_wide(logits.dtype))
     log_z = logits.logsumexp(-1)
-    picked = logits.gather(-1, targets[:, None]).squeeze(-1)
-    cross_entropy = (log_z - picked).mean()
-    total = cross_entropy + z_loss * log_z.square().mean() if z_loss else cross_entropy
+    picked = logits.gather(-1, targets[..., None]).squeeze(-1)
+    cross_entropy = (log_z - picked).mean(-1)
+    total = cross_entropy + z_loss * log_z.square().mean(-1) if z_loss else cross_entropy
     return Loss(total, cross_entropy.detach())
 
 
@@ -73,32 +76,32 @@ class _ChunkedLoss(torch.autograd.Function):
         chunk: int,
         with_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        count = targets.numel()
+        count = targets.shape[-1]
         wide = _wide(features.dtype)
         with_gradient = with_gradient and any(ctx.needs_input_grad[:3])
-        ce_sum = torch.zeros((), device=features.device, dtype=wide)
+        ce_sum = torch.zeros(weight.shape[:-2], device=features.device, dtype=wide)
         z_sum = torch.zeros_like(ce_sum)
         features_grad = torch.empty_like(features) if with_gradient else features
         weight_grad = torch.zeros_like(weight) if with_gradient else weight
         bias_grad = torch.zeros_like(bias) if with_gradient and bias is not None else None
         for start in range(0, count, chunk):
-            part = slice(start, start + chunk)
-            logits = _logits(features[part], weight, bias).to(wide)
+            part = features[..., start : start + chunk, :]
+            aims = targets[..., start : start + chunk, None]
+            logits = _logits(part, weight, bias).to(wide)
             log_z = logits.logsumexp(-1)
-            picked = logits.gather(-1, targets[part, None]).squeeze(-1)
-            ce_sum += (log_z - picked).sum()
-            z_sum += log_z.square().sum()
+            ce_sum += (log_z - logits.gather(-1, aims).squeeze(-1)).sum(-1)
+            z_sum += log_z.square().sum(-1)
             if not with_gradient:
                 continue
             # d total / d logits = (softmax x (1 + 2 z log_z) - onehot) / count
-            grad = logits.sub_(log_z[:, None]).exp_()
-            grad *= (1.0 + 2.0 * z_loss * log_z)[:, None]
-            grad[torch.arange(len(log_z), device=grad.device), targets[part]] -= 1.0
+            grad = logits.sub_(log_z[..., None]).exp_()
+            grad *= (1.0 + 2.0 * z_loss * log_z)[..., None]
+            grad.scatter_add_(-1, aims, -torch.ones_like(aims, dtype=grad.dtype))
             grad = (grad / count).to(features.dtype)
-            features_grad[part] = grad @ weight.to(features.dtype)
-            weight_grad += grad.T @ features[part]
+            features_grad[..., start : start + chunk, :] = grad @ weight.to(features.dtype)
+            weight_grad += grad.mT @ part
             if bias_grad is not None:
-                bias_grad += grad.sum(0)
+                bias_grad += grad.sum(-2)
         if with_gradient:
             ctx.save_for_backward(features_grad, weight_grad, bias_grad)
         cross_entropy = ce_sum / count
@@ -107,12 +110,12 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        scale = grads[0]
         features_grad, weight_grad, bias_grad = ctx.saved_tensors
+        scale = grads[0][..., None, None]  # one for each slot
         return (
             features_grad * scale.to(features_grad.dtype),
             weight_grad * scale.to(weight_grad.dtype),
-            None if bias_grad is None else bias_grad * scale.to(bias_grad.dtype),
+            None if bias_grad is None else bias_grad * scale[..., 0].to(bias_grad.dtype),
             None,
             None,
             None,
@@ -122,8 +125,11 @@ class _ChunkedLoss(torch.autograd.Function):
 
 def _logits(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Computed in the features' type, whatever type the weights are kept in."""
-    bias = None if bias is None else bias.to(features.dtype)
-    return F.linear(features, weight.to(features.dtype), bias)
+    weight = weight.to(features.dtype)
+    if weight.dim() == 2:
+        return F.linear(features, weight, None if bias is None else bias.to(features.dtype))
+    logits = features @ weight.mT
+    return logits if bias is None else logits + bias.to(features.dtype)[:, None]
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

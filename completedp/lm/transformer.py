@@ -4,7 +4,10 @@ Pre-norm, RMS norms, QK norm per head, rotary positions, a feed-forward of two m
 (or SwiGLU), untied embeddings. Residual branches have multipliers, one per block and branch, in a
 buffer: they are saved with the weights, and a search can give every trial its own.
 
-Shapes: B sequences, T positions, D width, H heads, K head_dim, V vocabulary.
+The same code runs many models at once: given parameters and buffers with a leading dimension of S
+slots (by `torch.func.functional_call`) and tokens [S, B, T], every module works slot by slot.
+
+Shapes: S slots (or none), B sequences, T positions, D width, H heads, K head_dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -69,12 +72,28 @@ class ModelConfig:
         return asdict(self)
 
 
+class Embedding(nn.Embedding):
+    """Rows of a table; with slots, every slot's own table."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.weight.dim() == 2:
+            return F.embedding(input, self.weight)
+        slots, vocab, _ = self.weight.shape
+        first_row = torch.arange(slots, device=input.device).view(-1, 1, 1) * vocab
+        return F.embedding(input + first_row, self.weight.flatten(0, 1))
+
+
 class Linear(nn.Linear):
     """A linear layer that computes in its input's type, whatever type its weights are kept in."""
 
     def forward(self, input: Tensor) -> Tensor:
+        weight = self.weight.to(input.dtype)
         bias = None if self.bias is None else self.bias.to(input.dtype)
-        return F.linear(input, self.weight.to(input.dtype), bias)
+        if weight.dim() == 2:
+            return F.linear(input, weight, bias)
+        rows = input.flatten(1, -2)
+        out = rows @ weight.mT if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+        return out.view(*input.shape[:-1], out.shape[-1])
 
 
 class RMSNorm(nn.Module):
@@ -85,7 +104,11 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), 1e-6)
+        weight = self.weight.to(x.dtype)
+        if weight.dim() == 1:
+            return F.rms_norm(x, weight.shape, weight, 1e-6)
+        weight = weight.view(len(weight), *(1,) * (x.dim() - 2), -1)
+        return F.rms_norm(x, weight.shape[-1:], None, 1e-6) * weight
 
 
 class Attention(nn.Module):
@@ -100,15 +123,14 @@ class Attention(nn.Module):
         self.out = Linear(config.width, config.width, bias=config.bias)
 
     def forward(self, x_BTD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        B, T, D = x_BTD.shape
-        qkv = self.qkv(x_BTD).view(B, T, 3, self.heads, self.head_dim)
-        q_BTHK, k_BTHK, v_BTHK = qkv.unbind(2)
+        qkv = self.qkv(x_BTD).view(*x_BTD.shape[:-1], 3, self.heads, self.head_dim)
+        q_BTHK, k_BTHK, v_BTHK = qkv.unbind(-3)
         q_BTHK = rotate(self.q_norm(q_BTHK), rotation)
         k_BTHK = rotate(self.k_norm(k_BTHK), rotation)
-        y_BHTK = F.scaled_dot_product_attention(
-            q_BTHK.transpose(1, 2), k_BTHK.transpose(1, 2), v_BTHK.transpose(1, 2), is_causal=True
-        )
-        return self.out(y_BHTK.transpose(1, 2).reshape(B, T, D))
+        # Attention has no parameters: slots, where there are some, are more sequences to it.
+        q, k, v = (t.flatten(0, -4).transpose(1, 2) for t in (q_BTHK, k_BTHK, v_BTHK))
+        y_BHTK = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y_BHTK.transpose(1, 2).reshape(x_BTD.shape))
 
 
 class MLP(nn.Module):
@@ -143,8 +165,9 @@ class Block(nn.Module):
     ) -> Tensor:
         # The stream keeps the parameters' precision: at depth L a branch adds about 1/L of it,
         # which bfloat16 would round away.
-        x = x + multipliers[0] * self.attn(self.attn_norm(x).to(dtype), rotation)
-        return x + multipliers[1] * self.mlp(self.mlp_norm(x).to(dtype))
+        attn, mlp = (m.view(*m.shape, 1, 1, 1) for m in multipliers.unbind(-1))
+        x = x + attn * self.attn(self.attn_norm(x).to(dtype), rotation)
+        return x + mlp * self.mlp(self.mlp_norm(x).to(dtype))
 
 
 class Transformer(nn.Module):
@@ -157,28 +180,30 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.compute_dtype = compute_dtype
-        self.embedding = nn.Embedding(config.vocab, config.width)
+        self.embedding = Embedding(config.vocab, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.output_norm = RMSNorm(config.width)
         self.unembedding = Linear(config.width, config.vocab, bias=config.output_bias)
         self.register_buffer("residual_multipliers", torch.ones(config.depth, len(BRANCHES)))
         self.register_buffer("output_multiplier", torch.ones(()))  # 1 but under CompleteP
 
-    def features(self, tokens_BT: Tensor) -> Tensor:
-        """What the unembedding is applied to: the normed stream times the output multiplier."""
+    def forward(self, tokens_BT: Tensor, *, logits: bool = True) -> Tensor:
+        """Logits of the next token at every position, or the features they are made of.
+
+        Features are the normed stream times the output multiplier: a loss that applies the
+        unembedding in chunks starts from them.
+        """
         x_BTD = self.embedding(tokens_BT)
         dtype = self.compute_dtype or x_BTD.dtype
         rotation = rotary_angles(
-            tokens_BT.shape[1], self.config.head_dim, self.config.rope_theta, x_BTD
+            tokens_BT.shape[-1], self.config.head_dim, self.config.rope_theta, x_BTD
         )
         rotation = rotation[0].to(dtype), rotation[1].to(dtype)
         for layer, block in enumerate(self.blocks):
-            x_BTD = block(x_BTD, self.residual_multipliers[layer], rotation, dtype)
-        return (self.output_norm(x_BTD) * self.output_multiplier).to(dtype)
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Logits of the next token at every position."""
-        return self.unembedding(self.features(tokens_BT))
+            x_BTD = block(x_BTD, self.residual_multipliers[..., layer, :], rotation, dtype)
+        multiplier = self.output_multiplier
+        x_BTD = (self.output_norm(x_BTD) * multiplier.view(*multiplier.shape, 1, 1, 1)).to(dtype)
+        return self.unembedding(x_BTD) if logits else x_BTD
 
 
 def rotary_angles(length: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -61,7 +61,7 @@ def loss_of(model: Transformer, inputs: Tensor, targets: Tensor, z_loss: float =
     """The training loss of one batch."""
     head = model.unembedding
     return language_model_loss(
-        model.features(inputs), head.weight, targets, bias=head.bias, z_loss=z_loss
+        model(inputs, logits=False), head.weight, targets, bias=head.bias, z_loss=z_loss
     )
 
 

@@ -41,6 +41,8 @@ from completedp.training.progress import Reporter
 
 DIVERGED_ABOVE = 2.0
 """A loss this many times the first one's is divergence, as is one that is not finite."""
+EVALUATION_TOKENS = 65_536
+"""An evaluation takes about this many tokens at a time."""
 CHECK_EVERY = 20
 """On a GPU losses are read every so many steps: reading one waits for the device."""
 
@@ -264,16 +266,18 @@ def evaluate(
     model: Transformer, data: TokenDataset, config: TrainConfig, device: torch.device
 ) -> float:
     """Mean cross-entropy over the same held-out windows every time."""
-    count = min(config.eval_sequences, data.windows)
-    rows = min(count, config.micro_batch or max(1, 65_536 // config.context))
-    total, seen = 0.0, 0
-    for inputs, targets in validation_batches(data, rows, count // rows):
-        loss = loss_of(
-            model, torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
-        )
-        total += float(loss.cross_entropy) * len(inputs)
-        seen += len(inputs)
-    return total / seen
+    windows = evaluation_windows(data, config.eval_sequences)
+    total = 0.0
+    for rows in windows.split(config.micro_batch or max(1, EVALUATION_TOKENS // config.context)):
+        rows = rows.to(device)
+        total += float(loss_of(model, rows[:, :-1], rows[:, 1:]).cross_entropy) * len(rows)
+    return total / len(windows)
+
+
+def evaluation_windows(data: TokenDataset, sequences: int) -> Tensor:
+    """The held-out windows [sequences, context + 1] that every evaluation of a split takes."""
+    (inputs, targets), *_ = validation_batches(data, min(sequences, data.windows), 1)
+    return torch.cat([torch.from_numpy(inputs), torch.from_numpy(targets[:, -1:])], dim=1)
 
 
 def bits_per_byte(loss: float | None, manifest: Manifest, split: str) -> float | None:

@@ -1,0 +1,200 @@
+"""Speed of slots against one trial at a time, side by side in one run.
+
+Trial-steps per second of K slots, of eager training, of `torch.compile`, and (on a GPU) of CUDA
+graphs around the compiled step, all of the same model, batch and AdamW.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from completedp.lm.transformer import ModelConfig
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+from completedp.training.build import (
+    choose_device,
+    choose_dtype,
+    loss_of,
+    meta_model,
+    planned_model,
+)
+from completedp.training.slots import Slots, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """What to time."""
+
+    width: int = 64
+    depth: int = 2
+    vocab: int = 257
+    head_dim: int = 16
+    sequences: int = 8
+    context: int = 64
+    slots: tuple[int, ...] = (16,)
+    steps: int = 20
+    """Steps timed at once; the median of five such times is reported."""
+    chunk: int | None = None
+    """Positions per chunk of the loss; 0 for whole."""
+    device: str = "auto"
+    one_at_a_time: bool = True
+    """Also time the ways without slots."""
+
+
+class _RandomTokens:
+    """Stands where a token folder does: timing needs no text."""
+
+    def __init__(self, vocab: int, windows: int, context: int) -> None:
+        self.windows, self.context = windows, context
+        self._rows = np.random.default_rng(0).integers(0, vocab, (windows, context + 1))
+
+    def take(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
+        rows = self._rows[np.asarray(indices)]
+        return rows[:, :-1], rows[:, 1:]
+
+
+def bench_slots(config: BenchConfig) -> dict[str, Any]:
+    """Times, rates, memory and ratios."""
+    device = choose_device(config.device)
+    dtype = choose_dtype("auto", device)
+    model = ModelConfig(
+        vocab=config.vocab, width=config.width, depth=config.depth, head_dim=config.head_dim
+    )
+    batch = config.sequences * config.context
+    scale = Scale(width=config.width, depth=config.depth, batch=batch, tokens=batch * 1000)
+    recipe = Recipe.for_model(meta_model(model), scale, lr=2.0**-10)
+    flops = flops_per_token(model, config.context) * batch
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "dtype": str(dtype).removeprefix("torch."),
+        "config": vars(config) | {"slots": list(config.slots)},
+        "rows": [],
+    }
+
+    def add(name: str, slots: int, seconds: float, memory: float | None = None) -> None:
+        each = seconds / slots
+        row = {"way": name, "slots": slots, "ms_per_trial_step": each * 1e3}
+        row |= {"trial_steps_per_second": 1 / each, "tflops": flops / each / 1e12}
+        row["memory_mib_per_slot"] = None if memory is None else memory / slots / 2**20
+        found["rows"].append(row)
+
+    if config.one_at_a_time:
+        for name in ("eager", "compile", *(["cuda graphs"] if device.type == "cuda" else [])):
+            add(name, 1, _one_at_a_time(name, model, recipe, scale, config, device, dtype))
+    for count in config.slots:
+        seconds, memory = _stack(count, model, recipe, scale, config, device, dtype)
+        add("slots", count, seconds, memory)
+    best = max(r["trial_steps_per_second"] for r in found["rows"] if r["way"] == "slots")
+    for row in found["rows"]:
+        if row["way"] != "slots":
+            found[f"slots_over_{row['way'].replace(' ', '_')}"] = (
+                best / row["trial_steps_per_second"]
+            )
+    return found
+
+
+def flops_per_token(config: ModelConfig, context: int) -> float:
+    """Matrix products of a forward and backward pass: 6 per weight, and causal attention."""
+    d, matrices = config.width, 3 if config.mlp == "swiglu" else 2
+    weights = config.depth * (4 * d * d + matrices * d * config.hidden) + d * config.vocab
+    return 6.0 * weights + 6.0 * config.depth * context * d
+
+
+def _time(step: Callable[[], None], steps: int, device: torch.device) -> float:
+    """Median seconds of one step."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    for _ in range(3):
+        step()
+    wait()
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        wait()
+        times.append((time.perf_counter() - start) / steps)
+    return statistics.median(times)
+
+
+def _one_at_a_time(
+    way: str,
+    config: ModelConfig,
+    recipe: Recipe,
+    scale: Scale,
+    bench: BenchConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> float:
+    model, planned = planned_model(config, recipe, scale, device=device, dtype=dtype)
+    graphs = way == "cuda graphs"
+    optimizer = planned.adamw(fused=True, capturable=graphs)
+    rows = torch.randint(config.vocab, (bench.sequences, bench.context + 1), device=device)
+    inputs, targets = rows[:, :-1], rows[:, 1:]
+    loss = loss_of if way == "eager" else torch.compile(loss_of, dynamic=False)
+
+    def step() -> None:
+        loss(model, inputs, targets, 1e-4).total.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=not graphs)
+
+    if not graphs:
+        return _time(step, bench.steps, device)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return _time(graph.replay, bench.steps, device)
+
+
+def _stack(
+    count: int,
+    config: ModelConfig,
+    recipe: Recipe,
+    scale: Scale,
+    bench: BenchConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[float, float | None]:
+    from completedp.apply.plan import plan
+
+    data: Any = _RandomTokens(config.vocab, 4096, bench.context)
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if on_gpu else 0
+    slots = Slots(
+        config,
+        count,
+        data,
+        None,
+        sequences=bench.sequences,
+        max_steps=10_000,
+        device=device,
+        dtype=dtype,
+        z_loss=1e-4,
+        chunk=bench.chunk,
+        compile=True,
+    )
+    planned = plan(meta_model(config), recipe, scale)
+    for slot in range(count):
+        slots._fill(slot, Trial(plan=planned, seed=slot, steps=1000))
+    seconds = _time(slots._train_step, bench.steps, device)
+    memory = torch.cuda.max_memory_allocated() - before if on_gpu else None
+    return seconds, memory

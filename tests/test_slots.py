@@ -1,0 +1,208 @@
+"""Slots: a trial in a slot is the trial alone, whatever its neighbours do."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from completedp.apply.plan import Plan, plan
+from completedp.lm.batches import Batches, TokenDataset
+from completedp.lm.prepare import prepare_source
+from completedp.lm.transformer import ModelConfig
+from completedp.theory.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+from completedp.training.build import meta_model, planned_model
+from completedp.training.config import Shape, TrainConfig
+from completedp.training.loop import train
+from completedp.training.metrics import read_metrics
+from completedp.training.slots import Outcome, Slots, Trial
+
+torch.set_num_threads(1)
+CONTEXT, SEQUENCES = 16, 4
+BASE = Scale(width=16, depth=2, batch=CONTEXT * SEQUENCES, tokens=CONTEXT * SEQUENCES * 30)
+TARGET = replace(BASE, width=32)
+OPTIONS = {"head_dim": 8, "bias": True, "output_bias": True}
+CONFIG = ModelConfig(vocab=257, width=32, depth=2, **OPTIONS)  # type: ignore[arg-type]
+SHAPE = Shape(**OPTIONS)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("text")
+    for i in range(60):
+        (folder / f"{i:03d}.txt").write_text(f"slot {i} holds trial {i * i} " * 12)
+    prepare_source(str(folder), str(folder / "tokens"), valid_fraction=0.1)
+    return str(folder / "tokens")
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    base = ModelConfig(vocab=257, width=16, depth=2, **OPTIONS)  # type: ignore[arg-type]
+    made = Recipe.for_model(meta_model(base), BASE, lr=2.0**-6, weight_decay=0.3, eps=1e-6)
+    multipliers = {"lr/type/qkv": 0.7, "lr/depth/2": -0.4, "residual/type/mlp": -0.3}
+    return replace(made, hyperparameters=replace(made.hyperparameters, log2=multipliers))
+
+
+def plan_for(recipe: Recipe) -> Plan:
+    return plan(meta_model(CONFIG), recipe, TARGET)
+
+
+def make_slots(data: str, count: int, **options: object) -> Slots:
+    settings = {"sequences": SEQUENCES, "max_steps": 60, "eval_sequences": 8, "z_loss": 1e-4}
+    settings |= {"dtype": torch.float64} | options
+    train_data = TokenDataset(data, "train", CONTEXT)
+    valid_data = TokenDataset(data, "valid", CONTEXT)
+    return Slots(CONFIG, count, train_data, valid_data, **settings)  # type: ignore[arg-type]
+
+
+def by_label(outcomes: list[Outcome]) -> dict[object, Outcome]:
+    return {outcome.trial.label: outcome for outcome in outcomes}
+
+
+@pytest.mark.parametrize("convention", ["torch", "independent"])
+@pytest.mark.parametrize("parameterisation", ["completedp", "completep"])
+def test_a_slot_agrees_with_the_loop(
+    data: str, recipe: Recipe, tmp_path: Path, convention: str, parameterisation: str
+) -> None:
+    """The same point, seed and data give the loop's loss curve and validation loss, to 1e-9."""
+    recipe = recipe.with_rules(weight_decay=convention, parameterisation=parameterisation)
+    recipes = [recipe, recipe.with_values(lr=2.0**-7, beta1=0.8)]
+    trials = [
+        Trial(plan=plan_for(r), seed=seed, steps=30, label=(i, seed))
+        for i, r in enumerate(recipes)
+        for seed in (0, 1)
+    ]
+    found = by_label(list(make_slots(data, 4).run(trials)))
+    for i, alone in enumerate(recipes):
+        config = TrainConfig(
+            data=data,
+            out=str(tmp_path / f"{i}"),
+            width=TARGET.width,
+            context=CONTEXT,
+            seed=1,
+            shape=SHAPE,
+            dtype="float64",
+            log_every=1,
+            eval_sequences=8,
+            checkpoint_every=0,
+        )
+        result = train(config, recipe=alone, quiet=True)
+        curve = [r["loss"] for r in read_metrics(tmp_path / f"{i}") if "loss" in r]
+        outcome = found[i, 1]
+        assert outcome.status == "ok"
+        assert outcome.losses == pytest.approx(curve, abs=1e-9)
+        assert outcome.valid_loss == pytest.approx(result.valid_loss, abs=1e-9)
+
+
+def test_float32_follows_the_loop_to_rounding(data: str, recipe: Recipe) -> None:
+    """In float32 a slot follows its float64 self to rounding."""
+    trial = Trial(plan=plan_for(recipe), seed=0, steps=20)
+    (exact,) = make_slots(data, 1).run([trial])
+    (rounded,) = make_slots(data, 1, dtype=torch.float32).run([trial])
+    assert rounded.losses == pytest.approx(exact.losses, abs=1e-3)
+
+
+def test_refilling_changes_nothing(data: str, recipe: Recipe) -> None:
+    """Trials of different lengths through two slots end as they do one at a time."""
+    lengths = (7, 30, 12, 5, 26, 1)
+    trials = [
+        Trial(plan=plan_for(recipe.with_values(lr=2.0 ** -(5 + n % 3))), seed=n, steps=s, label=n)
+        for n, s in enumerate(lengths)
+    ]
+    together = by_label(list(make_slots(data, 2).run(trials)))
+    assert len(together) == len(trials)
+    alone = make_slots(data, 1)
+    for trial in trials:
+        (outcome,) = alone.run([trial])
+        assert together[trial.label].losses == pytest.approx(outcome.losses, abs=1e-9)
+        assert together[trial.label].valid_loss == pytest.approx(outcome.valid_loss, abs=1e-9)
+        assert len(outcome.losses) == trial.steps
+
+
+def test_divergence_stays_in_its_slot(data: str, recipe: Recipe) -> None:
+    """A neighbour that turns to NaN leaves the others' curves bit-equal to those without it."""
+    tame = [Trial(plan=plan_for(recipe), seed=n, steps=30, label=n) for n in range(3)]
+    wild = recipe.with_values(lr=1e300, weight_decay=0.0)
+    planted = [tame[0], Trial(plan=plan_for(wild), seed=9, steps=30, label="wild"), *tame[1:]]
+    clean = [tame[0], Trial(plan=plan_for(recipe), seed=9, steps=30, label="wild"), *tame[1:]]
+    with_nan = by_label(list(make_slots(data, 4, dtype=torch.float32).run(planted)))
+    without = by_label(list(make_slots(data, 4, dtype=torch.float32).run(clean)))
+    assert with_nan["wild"].status == "diverged"
+    assert with_nan["wild"].valid_loss is None
+    assert all(math.isfinite(loss) for loss in with_nan["wild"].losses)
+    assert len(with_nan["wild"].losses) < 20
+    for n in range(3):
+        assert with_nan[n].losses == without[n].losses
+        assert with_nan[n].valid_loss == without[n].valid_loss
+
+
+def test_early_stop_frees_the_slot(data: str, recipe: Recipe) -> None:
+    """A trial that the rule stops ends as `stopped`, and the next takes its slot."""
+    trials = [Trial(plan=plan_for(recipe), seed=n, steps=50, label=n) for n in range(3)]
+    slots = make_slots(data, 1)
+    outcomes = list(slots.run(trials, stop=lambda trial, losses: trial.label == 1))
+    assert [o.status for o in outcomes] == ["ok", "stopped", "ok"]
+    assert len(outcomes[1].losses) == 20
+
+
+def test_mixed_trials_keep_slots_busy(data: str, recipe: Recipe) -> None:
+    """Different lengths, divergences and early stops leave over 95% of the slot-steps at work."""
+    wild = plan_for(recipe.with_values(lr=1e300))
+    tame = plan_for(recipe)
+    trials = [
+        Trial(plan=wild if n % 9 == 4 else tame, seed=n, steps=30 + 7 * (n % 5), label=n)
+        for n in range(80)
+    ]
+    slots = make_slots(data, 4, dtype=torch.float32)
+    outcomes = list(slots.run(trials, stop=lambda trial, losses: trial.label % 11 == 3))
+    assert len(outcomes) == 80
+    assert {o.status for o in outcomes} == {"ok", "diverged", "stopped"}
+    assert slots.busy_steps / slots.slot_steps > 0.95
+
+
+def test_a_slot_starts_as_the_plan_does(data: str, recipe: Recipe) -> None:
+    """A slot's first weights are those of `plan.initialise` with the same seed."""
+    slots = make_slots(data, 2, dtype=torch.float32)
+    trial = Trial(plan=plan_for(recipe), seed=5, steps=1)
+    slots._fill(1, trial)
+    model, _ = planned_model(CONFIG, recipe, TARGET, seed=5)
+    weights = slots.weights(1)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(weights[name], parameter)
+
+
+def test_compiled_slots_agree(data: str, recipe: Recipe) -> None:
+    """The compiled program trains what the plain one does, and refills without compiling again."""
+    trials = [Trial(plan=plan_for(recipe), seed=n, steps=4 + 3 * n, label=n) for n in range(4)]
+    plain = by_label(list(make_slots(data, 2).run(trials)))
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    compiled = by_label(list(make_slots(data, 2, compile=True).run(trials)))
+    assert counters["stats"]["unique_graphs"] <= 2
+    for n in range(4):
+        assert compiled[n].losses == pytest.approx(plain[n].losses, abs=1e-9)
+
+
+def test_order_is_that_of_the_batches(data: str) -> None:
+    """The order of a whole trial is its batches' indices, one after the other."""
+    batches = Batches(TokenDataset(data, "train", CONTEXT), 3, seed=4)
+    order = batches.order(700)
+    for step in (0, 1, 350, 699):
+        assert (order[step] == batches.indices(step)).all()
+
+
+def test_impossible_stacks(data: str, recipe: Recipe) -> None:
+    """No slots, a trial that is too long and a plan of another model are one line each."""
+    with pytest.raises(CompletedpError, match="slots = 0"):
+        make_slots(data, 0)
+    slots = make_slots(data, 1)
+    with pytest.raises(CompletedpError, match="61 steps does not fit a stack of 60"):
+        list(slots.run([Trial(plan=plan_for(recipe), seed=0, steps=61)]))
+    deeper = replace(CONFIG, depth=3)
+    other = plan(meta_model(deeper), recipe, replace(TARGET, depth=3))
+    with pytest.raises(CompletedpError, match="another model"):
+        list(slots.run([Trial(plan=other, seed=0, steps=5)]))
