@@ -24,8 +24,8 @@ from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.rules import AXES, ParameterisationName, Rules
-from completedp.theory.scale import Ratios, Scale
-from completedp.training.config import Shape, TrainConfig
+from completedp.theory.scale import Ratios
+from completedp.training.config import Shape, TrainConfig, scale_like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +114,8 @@ class PlanVerb:
         from completedp.training.build import meta_model, model_config
 
         recipe = Recipe.default() if self.recipe == "default" else Recipe.load(self.recipe)
-        base = recipe.base
-        target = Scale(
-            width=self.width or base.width,
-            depth=self.depth or base.depth,
-            batch=self.batch or base.batch,
-            tokens=self.tokens or base.tokens,
+        target = scale_like(
+            recipe.base, width=self.width, depth=self.depth, batch=self.batch, tokens=self.tokens
         )
         model = meta_model(model_config(self.shape, self.vocab, target, recipe.head_dim))
         planned = plan(model, recipe, target)
@@ -304,13 +300,20 @@ def main() -> None:
     except CompletedpError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on where it stopped", file=sys.stderr)
+        resumes = sys.argv[1:2] in (["train"], ["quickstart"])
+        again = ": the same command goes on where it stopped" if resumes else ""
+        print(f"completedp: interrupted{again}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
         where = f" {error.filename!r}" if error.filename else ""
         _fail(f"{error.strerror or error}{where}")
+    except (RuntimeError, MemoryError) as error:
+        # torch's own words for it, on CPU and GPU; any other such error is a fault of ours.
+        if not re.search("out of memory|can't allocate memory", str(error)):
+            raise
+        _fail("out of memory: take a smaller --micro-batch, --width, --depth or --vocab")
 
 
 def parse_ratios(text: str) -> Ratios:
@@ -403,7 +406,7 @@ def _fail(message: str) -> Any:
 
 
 def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2))
+    print(json.dumps(data, indent=2, allow_nan=False))
 
 
 @contextlib.contextmanager

@@ -112,6 +112,19 @@ def test_doctor() -> None:
         (("plan", "--tokens", "100"), "tokens = 100 is fewer than one batch of 16384"),
         (("plan", "--batch", "1e6", "--tokens", "2e6"), "the largest r it can take"),
         (("plan", "--explain", "nobody.weight"), "'nobody.weight'"),
+        (("plan", "--width", "0"), "width = 0"),
+        (("plan", "--tokens", "0"), "tokens = 0"),
+        (("plan", "--depth", "1e6"), "depth = 1000000 must be from 1 to 10000"),
+        (("plan", "--vocab", "1e30"), "vocab"),
+        (("plan", "--mlp-ratio", "nan"), "mlp_ratio = nan"),
+        (("plan", "--head-dim", "0"), "head_dim = 0"),
+        (("rules", "--ratios", "width=1e-320"), "1e-320"),
+        (("train", "--data", "x", "--out", ""), "out is empty"),
+        (("train", "--data", "x", "--out", "y", "--clip", "nan"), "clip = nan"),
+        (("train", "--data", "x", "--out", "y", "--stop-after", "0"), "stop_after = 0"),
+        (("coordcheck", "--parameterisations"), "parameterisations = []"),
+        (("coordcheck", "--tolerance", "nan"), "tolerance = nan"),
+        (("data", "stdlib", "--out", "o", "--tokenizer", "bpe", "--vocab", "1e9"), "too large"),
         (("data", "nowhere.txt", "--out", "out"), "'nowhere.txt'"),
         (("data", "stdlib", "--out", "out", "--tokenizer", "nowhere.json"), "'nowhere.json'"),
         (("train", "--data", "nowhere", "--out", "out"), "'nowhere'"),
@@ -123,7 +136,7 @@ def test_doctor() -> None:
 )
 def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
     """A mistake is one line that quotes it, exit code 2, and nothing is written."""
-    if arguments[0] == "coordcheck" and len(arguments) == 3:
+    if arguments == ("coordcheck", "--widths", "64"):
         arguments += ("--depths", "2")
     assert words in error_line(*arguments, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []

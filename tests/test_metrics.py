@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from completedp.theory.errors import CompletedpError
-from completedp.training.metrics import FILE, Metrics, read_metrics
+from completedp.training.metrics import FILE, Metrics, read_metrics, require_sinks
 from completedp.training.progress import Reporter, duration
 
 
@@ -54,15 +54,15 @@ def test_wandb_gets_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     metrics.log({"step": 7, "loss": 2.5})
     metrics.close()
     assert seen[0]["project"] == "project"
-    assert seen[0]["id"] == tmp_path.name
+    assert seen[0]["name"] == tmp_path.name
     assert seen[1:] == [(7, {"loss": 2.5}), "finished"]
 
 
-def test_missing_sink_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sink_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tracker that is not installed is one line that says how to install it."""
-    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr("completedp.training.metrics.find_spec", lambda name: None)
     with pytest.raises(CompletedpError, match=r'pip install "completedp\[wandb\]"'):
-        Metrics(tmp_path, wandb="project")
+        require_sinks(tensorboard=False, wandb="project")
 
 
 def test_plain_progress_ends_with_the_last_step(capsys: pytest.CaptureFixture[str]) -> None:

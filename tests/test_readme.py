@@ -17,8 +17,7 @@ def test_the_blocks_run(
 ) -> None:
     """Every Python block of the README runs, one after the other, in one session."""
     monkeypatch.chdir(tmp_path)
-    base512 = cdp.Scale(width=512, depth=4, batch=16_384, tokens=16_000_000)
-    names: dict[str, object] = {"base512": base512}
+    names: dict[str, object] = {}
     assert len(BLOCKS) == 2
     for block in BLOCKS:
         exec(compile(block, "README.md", "exec"), names)

@@ -2,14 +2,18 @@
 
 import json
 import resource
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from completedp.lm.prepare import prepare_source
 from completedp.theory.errors import CompletedpError
@@ -20,6 +24,7 @@ from completedp.training.checkpoint import FILE, read_step
 from completedp.training.config import Shape, TrainConfig
 from completedp.training.loop import DIVERGED_ABOVE, Result, train
 from completedp.training.metrics import read_metrics
+from completedp.training.process import only_process
 
 SHAPE = Shape(head_dim=8)
 BASE = Scale(width=16, depth=2, batch=64, tokens=64 * 100)
@@ -83,11 +88,114 @@ def test_killed_run_resumes_to_the_same_end(data: str, recipe: Recipe, tmp_path:
         pass
     process.kill()
     process.wait()
+    assert 14 <= (read_step(out) or 0) < 100
+    assert not (out / "result.json").exists()
     asked = config(data, out, checkpoint_every=7)
     resumed = train(asked, recipe=recipe, quiet=True)
     straight = config(data, tmp_path / "straight", checkpoint_every=7)
     assert resumed.valid_loss == train(straight, recipe=recipe, quiet=True).valid_loss
     assert losses(out) == losses(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_loses_nothing(
+    data: str, recipe: Recipe, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ctrl-C or SIGTERM saves at the end of the step, and the same command ends bit-equal."""
+    recipe.save(tmp_path / "recipe.json")
+    out = tmp_path / "stopped"
+    command = [sys.executable, "-m", "completedp", "train", "--data", data, "--out", str(out)]
+    command += ["--recipe", str(tmp_path / "recipe.json"), "--context", "16", "--head-dim", "8"]
+    command += ["--log-every", "1", "--eval-sequences", "8", "--checkpoint-every", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and len(read_metrics(out)) < 5:
+        pass
+    process.send_signal(number)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.splitlines()[-1].endswith("the same command goes on where it stopped")
+    assert 5 <= (read_step(out) or 0) < 100
+    train(config(data, out), recipe=recipe, quiet=True)
+    train(config(data, tmp_path / "straight"), recipe=recipe, quiet=True)
+    assert losses(out) == losses(tmp_path / "straight")
+
+
+def test_two_processes_do_not_share_a_folder(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """A folder that a process trains into is refused to another."""
+    with only_process(tmp_path / "run"), pytest.raises(CompletedpError, match="another process"):
+        train(config(data, tmp_path / "run"), recipe=recipe, quiet=True)
+
+
+def test_changed_data_is_another_run(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """A run does not go on with other tokens under the same path; the path itself may change."""
+    shutil.copytree(data, tmp_path / "tokens")
+    asked = config(str(tmp_path / "tokens"), tmp_path / "run", stop_after=5)
+    train(asked, recipe=recipe, quiet=True)
+    train(replace(asked, data=data, stop_after=6), recipe=recipe, quiet=True)
+    (tmp_path / "new.txt").write_text("one\n<|endoftext|>\n" * 400 + "two")
+    shutil.rmtree(tmp_path / "tokens")
+    prepare_source(str(tmp_path / "new.txt"), str(tmp_path / "tokens"), valid_fraction=0.5)
+    with pytest.raises(CompletedpError, match="its data had other contents"):
+        train(replace(asked, stop_after=7), recipe=recipe, quiet=True)
+
+
+def test_evaluation_does_not_depend_on_batching(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """Whatever the micro-batch, the same windows are evaluated."""
+    found = []
+    for micro in (None, 1, 2, 4):
+        asked = config(
+            data, tmp_path / f"{micro}", micro_batch=micro, eval_sequences=7, dtype="float64"
+        )
+        found.append(train(asked, recipe=recipe, quiet=True).valid_loss)
+    assert found == pytest.approx([found[0]] * 4, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\x00", b"[" * 100_000, b"{}"])
+def test_broken_run_files_are_one_line(
+    data: str, recipe: Recipe, tmp_path: Path, name: str, content: bytes
+) -> None:
+    """A run folder with a broken file is one line that names it."""
+    asked = config(data, tmp_path / "run", stop_after=2)
+    train(asked, recipe=recipe, quiet=True)
+    (tmp_path / "run" / name).write_bytes(content)
+    with pytest.raises(CompletedpError, match=r"run|seed") as caught:
+        train(asked, recipe=recipe, quiet=True)
+    assert "\n" not in str(caught.value)
+
+
+def edit_checkpoint(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    """Change a checkpoint's tensors, its metadata kept."""
+    with safe_open(folder / FILE, "pt") as file:
+        metadata = file.metadata()
+    tensors = weights(folder)
+    change(tensors)
+    save_file(tensors, folder / FILE, metadata)
+
+
+QKV = "blocks.0.attn.qkv.weight"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.update({f"model/{QKV}": t[f"model/{QKV}"][:1].clone()}),
+        lambda t: t.update({f"model/{QKV}": t[f"model/{QKV}"].long()}),
+        lambda t: t.pop(f"model/{QKV}"),
+        lambda t: t.pop(f"optimizer/exp_avg/{QKV}"),
+        lambda t: t.update({f"optimizer/exp_avg/{QKV}": torch.zeros(3)}),
+    ],
+    ids=["shape", "dtype", "weight missing", "moment missing", "moment shape"],
+)
+def test_wrong_checkpoints_are_refused(
+    data: str, recipe: Recipe, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], None]
+) -> None:
+    """A checkpoint that is not exactly this model's is one line, and nothing is trained from it."""
+    asked = config(data, tmp_path / "run", stop_after=2)
+    train(asked, recipe=recipe, quiet=True)
+    edit_checkpoint(tmp_path / "run", change)
+    with pytest.raises(CompletedpError, match=r"qkv"):
+        train(replace(asked, stop_after=4), recipe=recipe, quiet=True)
 
 
 def test_finished_run_is_not_run_again(data: str, recipe: Recipe, tmp_path: Path) -> None:
@@ -104,7 +212,7 @@ def test_run_folder_of_another_run_is_refused(data: str, recipe: Recipe, tmp_pat
     before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
     with pytest.raises(CompletedpError, match="another run: its seed is 0, here it is 1"):
         train(replace(asked, seed=1), recipe=recipe, quiet=True)
-    with pytest.raises(CompletedpError, match="another run: its recipe"):
+    with pytest.raises(CompletedpError, match="another run: its recipe had other contents"):
         train(asked, recipe=recipe.with_values(lr=0.5), quiet=True)
     assert before == {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
 
@@ -179,7 +287,7 @@ def test_full_disk_keeps_the_previous_checkpoint(data: str, recipe: Recipe, tmp_
     assert "the one of step 10 is kept" in errors[0]
     assert read_step(out) == 10
     left = {"checkpoint.safetensors", "config.json", "metrics.jsonl", "plan.json", "recipe.json"}
-    assert {path.name for path in out.iterdir()} == left | {"result.json"}
+    assert {path.name for path in out.iterdir()} == left | {"result.json", ".lock"}
     rest = subprocess.run([*command, "--json"], capture_output=True, text=True)
     assert rest.returncode == 0
     assert json.loads(rest.stdout)["status"] == "ok"

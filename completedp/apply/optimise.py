@@ -65,6 +65,8 @@ def attach_schedule(optimizer: Optimizer, schedule: Schedule, steps: int) -> Lam
     Call the result's `step()` after each optimizer step. Schedulers that assign rates, such as
     CosineAnnealingLR with an eta_min or OneCycleLR, would erase the plan's ratios.
     """
+    if steps < 1:
+        raise CompletedpError(f"steps = {steps!r} must be at least 1")
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"])
     with warnings.catch_warnings():
@@ -78,6 +80,8 @@ def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     torch's own would overwrite lr, betas, eps and weight decay with the checkpoint's. Tensors are
     matched by name where the state has names, so the groups may have been cut differently.
     """
+    if not {"state", "param_groups"} <= state.keys():
+        raise CompletedpError("this is no optimizer's state: it lacks state and param_groups")
     planned = [
         {key: value for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups

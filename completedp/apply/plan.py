@@ -74,6 +74,11 @@ class TensorPlan:
 
     def explain(self, hyperparameter: str) -> str:
         """One line: the value and its factors, those of 1 left out."""
+        if hyperparameter not in self.trace:
+            raise CompletedpError(
+                f"{self.name} has no {hyperparameter!r} to explain: "
+                f"choose from {', '.join(self.trace)}"
+            )
         parts = [f"{factor:.6g} ({label})" for label, factor in self.trace[hyperparameter]]
         return f"{self.name} {hyperparameter} = {' x '.join(parts)}"
 
@@ -212,6 +217,10 @@ def plan(
             if name == "init_std" and not info.role.is_matrix:
                 continue
             value[name] = _product(terms + scaling)
+            if not (math.isfinite(value[name]) and (value[name] > 0 or name == "weight_decay")):
+                raise CompletedpError(
+                    f"{info.name}: {name} = {value[name]:g}, after its multipliers and rules"
+                )
             trace[name] = _collapse(terms + scaling)
         trace["multiplier"] = _collapse(
             residual(_ENDS_BRANCH[info.type], info.layer)
@@ -263,10 +272,12 @@ def _check_model(
             "grows by more heads of the same size"
         )
     inner = unwrapped(model)
-    if depth and not hasattr(inner, "residual_multipliers"):
+    multipliers = getattr(inner, "residual_multipliers", None)
+    wanted = (depth, len(BRANCHES))
+    if depth and not (isinstance(multipliers, torch.Tensor) and multipliers.shape == wanted):
         raise CompletedpError(
-            f"{type(inner).__name__} has no residual_multipliers buffer of shape [depth, "
-            f"{len(BRANCHES)}] that its forward pass multiplies its branches by"
+            f"{type(inner).__name__} has no residual_multipliers buffer of shape "
+            f"{list(wanted)} that its forward pass multiplies its branches by"
         )
 
 

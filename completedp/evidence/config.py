@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from completedp.theory.checks import check_number, check_path
 from completedp.theory.errors import CompletedpError
 from completedp.theory.rules import PARAMETERISATIONS
 
@@ -64,6 +65,15 @@ class CheckConfig:
             raise CompletedpError(
                 f"batch of {self.batch} tokens is not a whole number of sequences of "
                 f"{self.context} tokens (context)"
+            )
+        check_path("text", self.text)
+        check_number("tolerance", self.tolerance, low=0, high=10)
+        if not self.parameterisations or len(set(self.parameterisations)) < len(
+            self.parameterisations
+        ):
+            raise CompletedpError(
+                f"parameterisations = {list(self.parameterisations)} must name one or more, "
+                "each once"
             )
         for name in self.parameterisations:
             if name not in PARAMETERISATIONS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from completedp.evidence.scaling import CheckResult, Row
@@ -85,11 +86,16 @@ def _panel(panel: Any, rows: list[Row], sizes: Sequence[int]) -> None:
     panel.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
+def require_matplotlib() -> None:
+    """One line if plots cannot be drawn, before the work that they would show."""
+    if find_spec("matplotlib") is None:
+        raise CompletedpError('plots need matplotlib: pip install "completedp[plots]"')
+
+
 def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise CompletedpError('plots need matplotlib: pip install "completedp[plots]"') from None
+    require_matplotlib()
+    import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

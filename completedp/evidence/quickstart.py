@@ -15,7 +15,7 @@ from typing import Any
 
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.coordcheck import coordcheck
-from completedp.evidence.plots import check_svg, curves_svg
+from completedp.evidence.plots import check_svg, curves_svg, require_matplotlib
 from completedp.evidence.report import Report
 from completedp.evidence.run import measure_all
 from completedp.evidence.scaling import CheckResult
@@ -41,6 +41,7 @@ CHECK = CheckConfig(
 
 def quickstart(out: Path) -> dict[str, Any]:
     """Run it all; returns, prints and reports what was found."""
+    require_matplotlib()
     data = out / "data"
     _say("1/4 tokens from the standard library's sources")
     manifest = prepare_source("stdlib", str(data), tokenizer="bytes", valid_fraction=0.03)

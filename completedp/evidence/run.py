@@ -8,6 +8,7 @@ from pathlib import Path
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.coordcheck import coordcheck
 from completedp.evidence.gradcheck import gradcheck
+from completedp.evidence.plots import check_svg, require_matplotlib
 from completedp.evidence.scaling import CheckResult, Measurement, axes_of, sweep
 from completedp.theory.files import write_text_atomically
 from completedp.theory.rules import Rules
@@ -42,6 +43,9 @@ def run_check(
     name: str, config: CheckConfig, out: str | Path | None = None, *, quiet: bool = False
 ) -> CheckResult:
     """`coordcheck` or `gradcheck`; with `out`, NAME.json and NAME.svg go there."""
+    if out is not None:  # before minutes of measuring, not after
+        require_matplotlib()
+        Path(out).mkdir(parents=True, exist_ok=True)
     result = CHECKS[name](config, measure_all(config, quiet=quiet))
     if out is not None:
         write_check(result, Path(out))
@@ -50,8 +54,5 @@ def run_check(
 
 def write_check(result: CheckResult, folder: Path) -> None:
     """The numbers as JSON and the plot as SVG."""
-    from completedp.evidence.plots import check_svg
-
-    svg = check_svg(result)
     write_text_atomically(folder / f"{result.check}.json", json.dumps(result.to_dict(), indent=2))
-    write_text_atomically(folder / f"{result.check}.svg", svg)
+    write_text_atomically(folder / f"{result.check}.svg", check_svg(result))

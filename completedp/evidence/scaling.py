@@ -29,12 +29,13 @@ class Measurement:
     values: dict[tuple[str, str], np.ndarray]
     """(quantity, module type) -> log2 of the root mean square, [sizes, seeds]."""
 
-    def slope(self, key: tuple[str, str]) -> tuple[float, float]:
+    def slope(self, key: tuple[str, str]) -> tuple[float, float | None]:
         """Slope of log size against log width or depth, and its standard error over seeds."""
         x = np.log2(np.array(self.sizes, dtype=float))
         slopes = np.polyfit(x, self.values[key], 1)[0]
-        error = slopes.std(ddof=1) / np.sqrt(len(slopes)) if len(slopes) > 1 else float("nan")
-        return float(slopes.mean()), float(error)
+        if len(slopes) == 1:
+            return float(slopes[0]), None
+        return float(slopes.mean()), float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
 
     def row(self, key: tuple[str, str], expected: float, tolerance: float) -> Row:
         """The line of a check that compares this slope with theory."""

@@ -59,6 +59,6 @@ def _table(rows: list[Row]) -> Table:
             row.verdict.upper() if row.verdict == "fail" else row.verdict,
             f"{row.expected:+.2f}",
             f"{row.slope:+.2f}",
-            "" if row.error is None or row.error != row.error else f"{row.error:.2f}",
+            "" if row.error is None else f"{row.error:.2f}",
         )
     return table

@@ -70,6 +70,11 @@ class TokenDataset:
         for shard in np.unique(shards):
             view, here = self._views[shard], shards == shard
             rows[here] = view[indices[here] - (self._ends[shard] - len(view))]
+        if rows.size and rows.max() >= self.manifest.vocab:
+            raise CompletedpError(
+                f"{str(self.folder)!r} holds token {rows.max()}, outside its vocabulary of "
+                f"{self.manifest.vocab}: the shards have changed; prepare the folder again"
+            )
         return rows
 
 

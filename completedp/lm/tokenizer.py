@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 _SMALLEST_BPE = 257  # every byte and the end of text
+_LARGEST_BPE = 2**21
 
 
 class Tokenizer(Protocol):
@@ -106,6 +107,8 @@ class BPETokenizer:
     @classmethod
     def train(cls, documents: Iterable[str], vocab: int) -> "BPETokenizer":
         """Learn `vocab` tokens, bytes and end of text among them; the same text gives the same."""
+        if vocab > _LARGEST_BPE:
+            raise CompletedpError(f"a BPE vocab of {vocab} is too large: at most {_LARGEST_BPE}")
         if vocab < _SMALLEST_BPE:
             raise CompletedpError(
                 f"a BPE vocab of {vocab} is too small: 256 bytes and the end of text need "

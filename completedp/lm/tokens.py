@@ -98,7 +98,7 @@ class Manifest:
                 f"no token folder at {str(folder)!r}: it has no readable {MANIFEST}; "
                 "prepare one with `completedp data`"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CompletedpError(f"{str(path)!r} is not JSON ({error}): prepare again") from error
         schema = data.get("schema") if isinstance(data, dict) else None
         if type(schema) is int and schema > SCHEMA:
@@ -108,10 +108,25 @@ class Manifest:
         manifest = _parse(cls, data, repr(str(path)), "")
         if manifest.dtype not in DTYPES:
             raise CompletedpError(f"{str(path)!r}: unknown dtype {manifest.dtype!r}: prepare again")
+        if not 1 <= manifest.vocab <= 2**31 or manifest.schema != SCHEMA:
+            raise CompletedpError(f"{str(path)!r} has impossible numbers: prepare again")
         for split in manifest.splits.values():
+            if split.tokens < 1 or split.bytes < 1 or not split.shards:
+                raise CompletedpError(f"{str(path)!r} has an empty split: prepare again")
             for shard in split.shards:
-                _check_shard(folder / Path(shard.file).name, shard, manifest.dtype, verify)
+                if Path(shard.file).name != shard.file:
+                    raise CompletedpError(
+                        f"{str(path)!r} names a shard outside its folder, {shard.file!r}"
+                    )
+                _check_shard(folder / shard.file, shard, manifest.dtype, verify)
         return manifest
+
+    def digest(self) -> str:
+        """Equal for equal tokens: of the vocabulary and every shard's checksum."""
+        parts = [str(self.vocab)]
+        for name in sorted(self.splits):
+            parts += [name, *(shard.sha256 for shard in self.splits[name].shards)]
+        return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
 def _parse(kind: Any, value: Any, file: str, where: str) -> Any:

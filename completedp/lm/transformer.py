@@ -42,9 +42,10 @@ class ModelConfig:
     rope_theta: float = 10_000.0
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "width", "depth", "head_dim"):
-            if getattr(self, name) < 1:
-                raise CompletedpError(f"{name} = {getattr(self, name)} must be at least 1")
+        limits = {"vocab": 2**31, "width": 2**24, "depth": 10_000, "head_dim": 2**16}
+        for name, most in limits.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise CompletedpError(f"{name} = {getattr(self, name)} must be from 1 to {most}")
         if self.mlp_width is not None and self.mlp_width < 1:
             raise CompletedpError(f"mlp_width = {self.mlp_width} must be at least 1")
         if self.width % self.head_dim:

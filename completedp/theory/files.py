@@ -1,10 +1,31 @@
-"""Writing files so that a crash or a full disk never leaves half of one."""
+"""Reading and writing small files: never half of one, never a traceback for a bad one."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from completedp.theory.errors import CompletedpError
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """A JSON object from a file; whatever is wrong with it is one line."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise CompletedpError(f"no {what} at {str(path)!r}") from None
+    except IsADirectoryError:
+        raise CompletedpError(f"{str(path)!r} is a folder, not a {what}") from None
+    except OSError as error:
+        raise CompletedpError(f"cannot read {what} {str(path)!r}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise CompletedpError(f"{str(path)!r} is not a {what}: {error}") from None
+    if not isinstance(data, dict):
+        raise CompletedpError(f"{str(path)!r} is not a {what}: it is not a JSON object")
+    return data
 
 
 def write_text_atomically(path: Path, text: str) -> None:

@@ -22,6 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
+from completedp.theory.checks import check_number
 from completedp.theory.errors import CompletedpError
 from completedp.theory.roles import BRANCHES, MODULE_TYPES
 
@@ -49,11 +50,7 @@ class Values:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise CompletedpError(f"{item.name} = {value!r} is not a number")
-            if not math.isfinite(value):
-                raise CompletedpError(f"{item.name} = {value!r} is not finite")
+            check_number(item.name, getattr(self, item.name))
         for name in ("lr", "eps", "init_std"):
             if getattr(self, name) <= 0:
                 raise CompletedpError(f"{name} = {getattr(self, name)!r} must be above 0")
@@ -82,9 +79,7 @@ class Hyperparameters:
     def __post_init__(self) -> None:
         for name, value in self.log2.items():
             check_coordinate(name, self.depth)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not math.isfinite(value):
-                raise CompletedpError(f"log2 multiplier {name} = {value!r} is not a finite number")
+            check_number(f"log2 multiplier {name}", value, low=-1000, high=1000)
         object.__setattr__(self, "log2", dict(self.log2))  # the caller may change theirs
 
     def vector(self, coordinates: Sequence[str]) -> np.ndarray:
@@ -164,7 +159,6 @@ def coordinates(
 def check_coordinate(name: str, depth: int) -> None:
     """Raise a one-line error when `name` is no coordinate of a base of that depth."""
     parts = name.split("/") if isinstance(name, str) else [""]
-    layers = [str(layer) for layer in range(1, depth + 1)]
     if parts[0] not in TUNABLE:
         raise CompletedpError(
             f"log2 multiplier {name!r} must start with one of {', '.join(TUNABLE)}"
@@ -172,11 +166,13 @@ def check_coordinate(name: str, depth: int) -> None:
     known: Iterable[str] = BRANCHES if parts[0] == "residual" else MODULE_TYPES
     if parts[0] == "init_std":
         known = [name for name, role in MODULE_TYPES.items() if role.is_matrix]
+    last = parts[-1]
+    is_layer = last.isascii() and last.isdecimal() and last[0] != "0" and int(last) <= depth
     good = (
         parts[1:] == ["global"]
         or (len(parts) == 3 and parts[1] == "type" and parts[2] in known)
-        or (len(parts) == 3 and parts[1] == "depth" and parts[2] in layers)
-        or (len(parts) == 4 and parts[1] == "layer" and parts[2] in known and parts[3] in layers)
+        or (len(parts) == 3 and parts[1] == "depth" and is_layer)
+        or (len(parts) == 4 and parts[1] == "layer" and parts[2] in known and is_layer)
     )
     if not good:
         raise CompletedpError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from completedp.theory.errors import CompletedpError
-from completedp.theory.files import write_text_atomically
+from completedp.theory.files import read_json, write_text_atomically
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules, Shift
@@ -106,20 +106,11 @@ class Recipe:
     @classmethod
     def load(cls, path: str | Path) -> Recipe:
         """Read a recipe; every fault in the file is one line that names it."""
-        path = Path(path)
-        try:
-            data = json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            raise CompletedpError(f"no recipe at {str(path)!r}") from None
-        except IsADirectoryError:
-            raise CompletedpError(f"{str(path)!r} is a folder, not a recipe file") from None
-        except OSError as error:
-            raise CompletedpError(f"cannot read recipe {str(path)!r}: {error.strerror}") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise CompletedpError(f"{str(path)!r} is not a recipe: {error}") from None
+        path = Path(path).expanduser()
+        data = read_json(path, "recipe")
         try:
             return cls.from_dict(data)
-        except CompletedpError as error:
+        except (CompletedpError, OverflowError) as error:
             raise CompletedpError(f"recipe {str(path)!r}: {error}") from None
 
     def save(self, path: str | Path) -> None:

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from completedp.theory.checks import check_number
 from completedp.theory.errors import CompletedpError
 from completedp.theory.roles import Role
 from completedp.theory.scale import Ratios
@@ -184,9 +185,7 @@ class Shift:
         _one_of("shift role", self.role, roles)
         _one_of("shift hyperparameter", self.hyperparameter, HYPERPARAMETERS)
         _one_of("shift axis", self.axis, AXES)
-        number = isinstance(self.by, int | float) and not isinstance(self.by, bool)
-        if not number or not math.isfinite(self.by):
-            raise CompletedpError(f"shift by = {self.by!r} must be a finite number")
+        check_number("shift by", self.by, low=-8, high=8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,8 +214,8 @@ class Rules:
         _one_of("output_norm_eps", self.output_norm_eps, ("printed", "gradient"))
         _one_of("beta_rule", self.beta_rule, ("linear", "power"))
         _one_of("weight_decay convention", self.weight_decay, ("torch", "independent"))
-        _number_between("alpha", self.alpha, 0.5, 1.0)
-        _number_between("token_exponent", self.token_exponent, 0.0, 1.0)
+        check_number("alpha", self.alpha, low=0.5, high=1.0)
+        check_number("token_exponent", self.token_exponent, low=0.0, high=1.0)
         for axis in self.axes:
             _one_of("axis", axis, AXES)
 
@@ -322,9 +321,3 @@ def as_role(name: str) -> Role:
 def _one_of(what: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise CompletedpError(f"unknown {what} {value!r}: choose from {', '.join(allowed)}")
-
-
-def _number_between(what: str, value: object, low: float, high: float) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not low <= float(value) <= high:  # type: ignore[arg-type]
-        raise CompletedpError(f"{what} = {value!r} must be a number from {low:g} to {high:g}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
@@ -28,8 +27,10 @@ class Ratios:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise CompletedpError(f"ratio {field.name} = {value!r} is not a number")
-            if not (math.isfinite(value) and value > 0):
-                raise CompletedpError(f"ratio {field.name} = {value!r} must be finite and above 0")
+            if not 1e-12 <= value <= 1e12:
+                raise CompletedpError(
+                    f"ratio {field.name} = {value!r:.40} must be above 0 and finite (1e-12 to 1e12)"
+                )
 
     @property
     def r(self) -> float:
@@ -72,9 +73,9 @@ class Scale:
         for field in fields(self):
             value = getattr(self, field.name)
             whole = isinstance(value, int | float | np.integer) and not isinstance(value, bool)
-            if not whole or not math.isfinite(value) or value != int(value) or value < 1:
+            if not whole or not 1 <= value <= 10**18 or value != int(value):
                 raise CompletedpError(
-                    f"{field.name} = {value!r} must be a whole number of at least 1"
+                    f"{field.name} = {value!r:.40} must be a whole number of at least 1"
                 )
             object.__setattr__(self, field.name, int(value))  # 1e9 is welcome, and means 10**9
         if self.tokens < self.batch:

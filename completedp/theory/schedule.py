@@ -10,6 +10,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from completedp.theory.checks import check_number
 from completedp.theory.errors import CompletedpError
 
 KINDS = ("cosine", "constant", "piecewise", "wsd")
@@ -36,10 +37,7 @@ class Schedule:
         if self.kind not in KINDS:
             raise CompletedpError(f"unknown schedule {self.kind!r}: choose from {', '.join(KINDS)}")
         for name in ("warmup", "final", "decay"):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 <= value <= 1:
-                raise CompletedpError(f"schedule {name} = {value!r} must be a fraction from 0 to 1")
+            check_number(f"schedule {name}", getattr(self, name), low=0, high=1)
         if self.kind == "wsd" and self.warmup + self.decay > 1:
             raise CompletedpError(
                 f"schedule warmup = {self.warmup:g} and decay = {self.decay:g} overlap: "
@@ -57,8 +55,8 @@ class Schedule:
                 f"{len(self.boundaries) + 1} levels, and has {len(self.levels)}"
             )
 
-        if not all(0 <= level <= 1 for level in self.levels):
-            raise CompletedpError(f"schedule levels = {list(self.levels)} must be from 0 to 1")
+        for level in self.levels:
+            check_number("schedule levels", level, low=0, high=1)
 
     def __call__(self, step: int, steps: int) -> float:
         """The multiplier of update number `step`, counted from 0, of `steps`."""

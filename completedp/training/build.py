@@ -24,7 +24,7 @@ def model_config(
         vocab=vocab,
         width=scale.width,
         depth=scale.depth,
-        head_dim=shape.head_dim or head_dim or DEFAULT_HEAD_DIM,
+        head_dim=next(d for d in (shape.head_dim, head_dim, DEFAULT_HEAD_DIM) if d is not None),
         mlp_width=round(shape.mlp_ratio * scale.width),
         mlp=shape.mlp,
         qk_norm=shape.qk_norm,
@@ -72,7 +72,7 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except Exception as error:  # each backend fails in its own way when it is not there
         reason = str(error).splitlines()[0]
         raise CompletedpError(f"device {name!r} cannot be used: {reason}") from None
     return device

@@ -23,6 +23,7 @@ from completedp.apply.optimise import load_optimizer_state
 from completedp.theory.errors import CompletedpError
 
 FILE = "checkpoint.safetensors"
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what torch's AdamW keeps
 
 
 def save_checkpoint(
@@ -32,7 +33,7 @@ def save_checkpoint(
     tensors = {f"model/{canonical_name(k)}": v for k, v in model.state_dict().items()}
     for name, moments in _moments(optimizer).items():
         tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
-    path, temporary = folder / FILE, folder / f".{FILE}.part"
+    path, temporary = folder / FILE, folder / f".{FILE}.{os.getpid()}.part"
     metadata = {"step": str(step), "extra": json.dumps(extra)}
     try:
         save_file({k: v.detach().contiguous() for k, v in tensors.items()}, temporary, metadata)
@@ -52,7 +53,7 @@ def read_step(folder: Path) -> int | None:
     """The step of the checkpoint in a run folder, or None where there is none."""
     if not (folder / FILE).exists():
         return None
-    return int(_metadata(folder / FILE)["step"])
+    return _metadata(folder / FILE)[0]
 
 
 def load_checkpoint(
@@ -68,19 +69,25 @@ def load_checkpoint(
     if weights.keys() != own.keys():
         odd = sorted(weights.keys() ^ own.keys())[0]
         raise CompletedpError(f"{str(path)!r} is of another model: {odd} is in one only")
+    for name, value in weights.items():
+        if value.shape != own[name].shape or value.dtype != own[name].dtype:
+            raise CompletedpError(
+                f"{str(path)!r} is of another model: {name} is {value.dtype} {list(value.shape)} "
+                f"there and {own[name].dtype} {list(own[name].shape)} here"
+            )
+    names = [name for group in optimizer.param_groups for name in group["param_names"]]
+    moments: dict[int, dict[str, Tensor]] = {}
+    for index, name in enumerate(names):
+        keys = {moment: f"optimizer/{moment}/{name}" for moment in _MOMENTS}
+        if not found.keys() >= set(keys.values()):
+            raise CompletedpError(f"{str(path)!r} lacks the optimizer's state of {name}")
+        moments[index] = {moment: found[key] for moment, key in keys.items()}
     with torch.no_grad():
         for name, value in weights.items():
             own[name].copy_(value)
-    moments: dict[str, dict[str, Tensor]] = {}
-    for key, value in found.items():
-        if key.startswith("optimizer/"):
-            _, moment, name = key.split("/", 2)
-            moments.setdefault(name, {})[moment] = value
-    names = [name for group in optimizer.param_groups for name in group["param_names"]]
-    state = {"param_groups": [{"params": list(range(len(names))), "param_names": names}]}
-    state["state"] = {i: moments[n] for i, n in enumerate(names) if n in moments}  # type: ignore
-    load_optimizer_state(optimizer, state)
-    return int(metadata["step"]), json.loads(metadata["extra"])
+    groups = [{"params": list(range(len(names))), "param_names": names}]
+    load_optimizer_state(optimizer, {"state": moments, "param_groups": groups})
+    return metadata
 
 
 def _moments(optimizer: Optimizer) -> dict[str, dict[str, Tensor]]:
@@ -92,12 +99,21 @@ def _moments(optimizer: Optimizer) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def _metadata(path: Path) -> tuple[int, dict[str, Any]]:
+    """The step, and what went along."""
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata()
     except (OSError, SafetensorError) as error:
-        raise CompletedpError(f"{str(path)!r} is not a readable checkpoint: {error}") from None
-    if not metadata or "step" not in metadata:
-        raise CompletedpError(f"{str(path)!r} is not a checkpoint of this program")
-    return metadata
+        raise CompletedpError(
+            f"{str(path)!r} is not a readable checkpoint ({error}): remove it to start over"
+        ) from None
+    try:
+        step, extra = int(metadata["step"]), json.loads(metadata["extra"])
+        if isinstance(extra, dict):
+            return step, extra
+    except (KeyError, TypeError, ValueError, RecursionError):
+        pass
+    raise CompletedpError(
+        f"{str(path)!r} is not a checkpoint of this program: remove it to start over"
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from completedp.theory.checks import check_number, check_path
 from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -26,6 +27,9 @@ class Shape:
     """Biases on the linear layers of the blocks."""
     output_bias: bool = False
     """A bias on the logits."""
+
+    def __post_init__(self) -> None:
+        check_number("mlp_ratio", self.mlp_ratio, low=1e-3, high=1e3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +87,14 @@ class TrainConfig:
     shape: Shape = field(default_factory=Shape)
 
     def __post_init__(self) -> None:
+        for name in ("data", "out", "recipe"):
+            check_path(name, getattr(self, name))
         for name in ("context", "eval_sequences", "log_every"):
-            if getattr(self, name) < 1:
-                raise CompletedpError(f"{name} = {getattr(self, name)} must be at least 1")
+            check_number(name, getattr(self, name), low=1)
         for name in ("eval_every", "checkpoint_every", "z_loss", "clip"):
-            if getattr(self, name) < 0:
-                raise CompletedpError(f"{name} = {getattr(self, name)} must not be negative")
+            check_number(name, getattr(self, name), low=0)
+        if self.stop_after is not None:
+            check_number("stop_after", self.stop_after, low=1)
         if self.dtype not in ("auto", "float32", "bfloat16", "float64"):
             raise CompletedpError(
                 f"unknown dtype {self.dtype!r}: choose auto, float32, bfloat16 or float64"
@@ -96,12 +102,8 @@ class TrainConfig:
 
     def target(self, recipe: Recipe) -> Scale:
         """The scale to train at."""
-        base = recipe.base
-        return Scale(
-            width=self.width or base.width,
-            depth=self.depth or base.depth,
-            batch=self.batch or base.batch,
-            tokens=self.tokens or base.tokens,
+        return scale_like(
+            recipe.base, width=self.width, depth=self.depth, batch=self.batch, tokens=self.tokens
         )
 
     def load_recipe(self) -> Recipe:
@@ -129,10 +131,16 @@ class TrainConfig:
         return asdict(self)
 
 
-# What may differ between a run and its resumption without changing the result.
+def scale_like(base: Scale, **sizes: int | None) -> Scale:
+    """The base with the sizes that are given."""
+    return replace(base, **{name: size for name, size in sizes.items() if size is not None})
+
+
+# What may differ between a run and its resumption without changing the result but for rounding.
 INCIDENTAL = frozenset(
     {"out", "stop_after", "device", "compile", "tensorboard", "wandb", "log_every"}
-    | {"checkpoint_every", "eval_every", "recipe"}  # the recipe's content is compared instead
+    | {"checkpoint_every", "eval_every", "micro_batch"}
+    | {"recipe", "data"}  # what is in them is compared instead
 )
 
 

@@ -7,6 +7,7 @@ result, not a crash.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -25,7 +26,7 @@ from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import Transformer
 from completedp.theory.errors import CompletedpError
-from completedp.theory.files import write_text_atomically
+from completedp.theory.files import read_json, write_text_atomically
 from completedp.theory.recipe import Recipe
 from completedp.training.build import (
     choose_device,
@@ -36,7 +37,8 @@ from completedp.training.build import (
 )
 from completedp.training.checkpoint import load_checkpoint, read_step, save_checkpoint
 from completedp.training.config import TrainConfig, same_run
-from completedp.training.metrics import Metrics
+from completedp.training.metrics import Metrics, require_sinks
+from completedp.training.process import held_signals, only_process
 from completedp.training.progress import Reporter
 
 DIVERGED_ABOVE = 2.0
@@ -77,25 +79,34 @@ class _DivergedError(Exception):
 def train(config: TrainConfig, *, recipe: Recipe | None = None, quiet: bool = False) -> Result:
     """Run, or resume, or return what a finished run found."""
     recipe = recipe or config.load_recipe()
-    folder = Path(config.out)
-    done = _finished(folder, config, recipe)
+    folder = Path(config.out).expanduser()
+    manifest = Manifest.load(config.data)
+    # What makes this run the run it is; on disk beside how it was asked for.
+    identity = {"data_digest": manifest.digest(), "recipe_digest": _digest(recipe)}
+    done = _finished(folder, config, identity)
     if done is not None:
         return done
-    run = _Run(config, recipe, folder, quiet)
-    try:
-        return run.go()
-    finally:
-        run.metrics.close()
+    require_sinks(tensorboard=config.tensorboard, wandb=config.wandb)
+    run = _Run(config, recipe, manifest, folder, quiet)
+    with only_process(folder), held_signals() as interrupted:
+        run.open(identity)
+        try:
+            return run.go(interrupted)
+        finally:
+            run.metrics.close()
 
 
 class _Run:
     """The state of one run."""
 
-    def __init__(self, config: TrainConfig, recipe: Recipe, folder: Path, quiet: bool) -> None:
+    metrics: Metrics
+
+    def __init__(
+        self, config: TrainConfig, recipe: Recipe, manifest: Manifest, folder: Path, quiet: bool
+    ) -> None:
         self.config, self.recipe, self.folder, self.quiet = config, recipe, folder, quiet
         self.target = config.target(recipe)
         sequences = config.sequences(self.target.batch)
-        manifest = Manifest.load(config.data)
         self.manifest = manifest
         self.train_data = TokenDataset(config.data, "train", config.context)
         self.valid_data = TokenDataset(config.data, "valid", config.context)
@@ -116,18 +127,27 @@ class _Run:
         if config.clip:
             warnings.warn(
                 "gradient clipping changes the gradients that the rules scale eps to",
-                stacklevel=4,
+                stacklevel=3,
             )
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def open(self, identity: dict[str, str]) -> None:
+        """Go back to the checkpoint, if there is one, and write what the run is."""
+        config, folder = self.config, self.folder
         self.step, self.seconds_before, self.first_loss = 0, 0.0, math.nan
         self.last_finite: float | None = None
         if read_step(folder) is not None:
             self.step, extra = load_checkpoint(folder, self.model, self.optimizer)
-            self.seconds_before, self.first_loss = extra["seconds"], extra["first_loss"]
-            self.last_finite = extra["last_finite_loss"]
-        _write_json(folder / "config.json", config.to_dict())
-        recipe.save(folder / "recipe.json")
+            self.seconds_before = float(extra.get("seconds", 0.0))
+            self.first_loss = float(extra.get("first_loss", math.nan))
+            self.last_finite = extra.get("last_finite_loss")
+            if not 0 <= self.step <= self.target.steps:
+                raise CompletedpError(
+                    f"{str(folder)!r} has a checkpoint of step {self.step}, outside the run's "
+                    f"{self.target.steps} steps: remove it to start over"
+                )
+        self.recipe.save(folder / "recipe.json")
         _write_json(folder / "plan.json", self.plan.to_dict())
+        _write_json(folder / "config.json", config.to_dict() | identity)  # last: it says whose
         self.metrics = Metrics(
             folder,
             resume_at=self.step,
@@ -143,8 +163,8 @@ class _Run:
     def seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.began
 
-    def go(self) -> Result:
-        """Train to the end, or to divergence, or to where the config says to stop."""
+    def go(self, interrupted: Callable[[], bool]) -> Result:
+        """Train to the end, or to divergence, or to where the config or a signal says to stop."""
         config, steps = self.config, self.target.steps
         last = min(steps, config.stop_after or steps)
         read_every = 1 if self.device.type == "cpu" else CHECK_EVERY
@@ -162,15 +182,14 @@ class _Run:
                     every = config.checkpoint_every
                     if every and self.step % every == 0 and not at_end:
                         self._save()
+                    if interrupted():
+                        self._save()
+                        raise KeyboardInterrupt
+            if last < steps:
+                self._save()
         except _DivergedError:
             return self._finish("diverged")
-        except KeyboardInterrupt:
-            self._save()
-            raise
-        if last < steps:
-            self._save()
-            return self._finish("stopped")
-        return self._finish("ok")
+        return self._finish("stopped" if last < steps else "ok")
 
     def _update(self, steps: int) -> None:
         """One optimizer step on one batch, in micro-batches."""
@@ -288,23 +307,36 @@ def bits_per_byte(loss: float | None, manifest: Manifest, split: str) -> float |
     return loss / math.log(2) * part.tokens / part.bytes
 
 
-def _finished(folder: Path, config: TrainConfig, recipe: Recipe) -> Result | None:
+def _finished(folder: Path, config: TrainConfig, identity: dict[str, str]) -> Result | None:
     """The result of a finished run of this config; a different run in the folder is an error."""
-    if (folder / "config.json").exists():
-        old = json.loads((folder / "config.json").read_text())
-        new = json.loads(json.dumps(config.to_dict()))
-        differs = same_run(old, new)
-        if differs is None and Recipe.load(folder / "recipe.json") != recipe:
-            differs = "recipe"
-        if differs is not None:
+    if not (folder / "config.json").exists():
+        return None
+    old = read_json(folder / "config.json", "run's config")
+    new = json.loads(json.dumps(config.to_dict()))
+    differs = same_run(old, new)
+    if differs is not None:
+        raise CompletedpError(
+            f"{str(folder)!r} holds another run: its {differs} is {old.get(differs)!r}, "
+            f"here it is {new.get(differs)!r}; choose another --out"
+        )
+    for key, value in identity.items():
+        if old.get(key) != value:
+            what = key.removesuffix("_digest")
             raise CompletedpError(
-                f"{str(folder)!r} holds another run: its {differs} is {old.get(differs)!r}, "
-                f"here it is {new.get(differs)!r}; choose another --out"
+                f"{str(folder)!r} holds another run: its {what} had other contents; "
+                "choose another --out"
             )
     if not (folder / "result.json").exists():
         return None
-    result = Result(**json.loads((folder / "result.json").read_text()))
+    saved = read_json(folder / "result.json", "run's result")
+    if saved.keys() != Result.__dataclass_fields__.keys():
+        raise CompletedpError(f"{str(folder / 'result.json')!r} is not a run's result: remove it")
+    result = Result(**saved)
     return None if result.status == "stopped" else result
+
+
+def _digest(recipe: Recipe) -> str:
+    return hashlib.sha256(json.dumps(recipe.to_dict(), sort_keys=True).encode()).hexdigest()
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,27 +50,32 @@ class Metrics:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run; one cut off by a crash, which can only be the last, is left out."""
+    """The lines of a run; what a crash cut off is left out."""
     path = folder / FILE
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
     return rows
+
+
+def require_sinks(*, tensorboard: bool, wandb: str | None) -> None:
+    """One line if a tracker that is asked for is not installed."""
+    for name, wanted in (("tensorboard", tensorboard), ("wandb", wandb)):
+        if wanted and find_spec(name) is None:
+            raise CompletedpError(f'{name} needs {name}: pip install "completedp[{name}]"')
 
 
 class _TensorBoard:
     def __init__(self, folder: Path, resume_at: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise CompletedpError(
-                'tensorboard needs tensorboard: pip install "completedp[tensorboard]"'
-            ) from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_at + 1)
 
     def log(self, row: dict[str, Any]) -> None:
@@ -82,12 +89,12 @@ class _TensorBoard:
 
 class _WandB:
     def __init__(self, folder: Path, project: str, config: dict[str, Any]) -> None:
-        try:
-            import wandb  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise CompletedpError('wandb needs wandb: pip install "completedp[wandb]"') from None
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        # The id is of the whole path: two folders may share a name.
+        run_id = blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
         self._run = wandb.init(
-            project=project, id=folder.name, name=folder.name, config=config, resume="allow"
+            project=project, id=run_id, name=folder.name, config=config, resume="allow"
         )
 
     def log(self, row: dict[str, Any]) -> None:

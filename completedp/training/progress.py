@@ -47,7 +47,11 @@ class Reporter:
             self._said = now
             left = (now - self._began) / max(1, step - self._start) * (self._steps - step)
             eta = f"ETA {duration(left)}"
-            print(f"{self._title} {step}/{self._steps} {note()} {eta}", file=sys.stderr, flush=True)
+            try:
+                line = f"{self._title} {step}/{self._steps} {note()} {eta}"
+                print(line, file=sys.stderr, flush=True)
+            except OSError:  # nobody reads any more: that is no reason to stop
+                self._quiet = True
 
     def __enter__(self) -> Reporter:
         return self

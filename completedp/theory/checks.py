@@ -1,0 +1,28 @@
+"""Small checks of users' values, with errors that quote them."""
+
+from __future__ import annotations
+
+import math
+
+from completedp.theory.errors import CompletedpError
+
+
+def check_number(
+    name: str, value: object, *, low: float = -math.inf, high: float = math.inf
+) -> None:
+    """Raise unless `value` is a finite number from `low` to `high`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value != value or not low <= value <= high or abs(value) == math.inf:  # type: ignore[operator]
+        if math.isfinite(low) and math.isfinite(high):
+            wanted = f"a number from {low:g} to {high:g}"
+        elif math.isfinite(low):
+            wanted = f"a finite number of at least {low:g}"
+        else:
+            wanted = "a finite number"
+        raise CompletedpError(f"{name} = {value!r:.40} must be {wanted}")
+
+
+def check_path(name: str, value: str) -> None:
+    """Raise on an empty path, which would mean the working folder."""
+    if not value.strip():
+        raise CompletedpError(f"{name} is empty: give a path")
