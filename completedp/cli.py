@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, subcommand
 
-from completedp.evidence.config import CheckConfig
+from completedp.evidence.config import BenchConfig, CheckConfig
 from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
@@ -259,6 +259,28 @@ class QuickstartVerb:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchVerb(BenchConfig):
+    """Time many trials in slots against one at a time, side by side in one run."""
+
+    what: Positional[Literal["slots"]]
+    """What to time."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Time and print."""
+        from completedp.evidence.bench import bench_slots, bench_text
+
+        fields = {name: getattr(self, name) for name in BenchConfig.__dataclass_fields__}
+        found = bench_slots(BenchConfig(**fields))
+        if self.json:
+            _print_json(found)
+        else:
+            print(bench_text(found))
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class DoctorVerb:
     """What this machine has: versions, devices, extras, and whether they work."""
 
@@ -286,6 +308,7 @@ VERBS = {
     "train": TrainVerb,
     "coordcheck": CoordcheckVerb,
     "gradcheck": GradcheckVerb,
+    "bench": BenchVerb,
     "doctor": DoctorVerb,
 }
 

@@ -89,6 +89,16 @@ def test_train_and_resume(tokens: str, tmp_path: Path) -> None:
     assert first.stdout == second.stdout
 
 
+def test_bench_slots() -> None:
+    """`bench slots` times every way and gives the ratios."""
+    sizes = ("--width", "16", "--head-dim", "8", "--sequences", "2", "--context", "8")
+    result = run("bench", "slots", *sizes, "--slots", "2", "--steps", "1", "--json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert [row["way"] for row in found["rows"]][:2] == ["eager", "compile"]
+    assert found["slots_over_eager"] > 0
+
+
 def test_doctor() -> None:
     """`doctor` says what is there."""
     found = json.loads(run("doctor", "--json").stdout)

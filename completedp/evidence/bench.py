@@ -9,12 +9,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from completedp.apply.plan import plan
+from completedp.evidence.config import BenchConfig
 from completedp.lm.transformer import ModelConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -26,26 +27,6 @@ from completedp.training.build import (
     planned_model,
 )
 from completedp.training.slots import Slots, Trial
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchConfig:
-    """What to time."""
-
-    width: int = 64
-    depth: int = 2
-    vocab: int = 257
-    head_dim: int = 16
-    sequences: int = 8
-    context: int = 64
-    slots: tuple[int, ...] = (16,)
-    steps: int = 20
-    """Steps timed at once; the median of five such times is reported."""
-    chunk: int | None = None
-    """Positions per chunk of the loss; 0 for whole."""
-    device: str = "auto"
-    one_at_a_time: bool = True
-    """Also time the ways without slots."""
 
 
 class _RandomTokens:
@@ -74,7 +55,7 @@ def bench_slots(config: BenchConfig) -> dict[str, Any]:
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "dtype": str(dtype).removeprefix("torch."),
-        "config": vars(config) | {"slots": list(config.slots)},
+        "config": config.to_dict(),
         "rows": [],
     }
 
@@ -171,8 +152,6 @@ def _stack(
     device: torch.device,
     dtype: torch.dtype,
 ) -> tuple[float, float | None]:
-    from completedp.apply.plan import plan
-
     data: Any = _RandomTokens(config.vocab, 4096, bench.context)
     on_gpu = device.type == "cuda"
     if on_gpu:
@@ -198,3 +177,20 @@ def _stack(
     seconds = _time(slots._train_step, bench.steps, device)
     memory = torch.cuda.max_memory_allocated() - before if on_gpu else None
     return seconds, memory
+
+
+def bench_text(found: dict[str, Any]) -> str:
+    """The rows as a table, the ratios below."""
+    lines = [f"{found['device']}, {found['dtype']}"]
+    lines.append(f"{'way':<12} {'slots':>5} {'ms/trial-step':>14} {'TFLOP/s':>9} {'MiB/slot':>9}")
+    for row in found["rows"]:
+        memory = row["memory_mib_per_slot"]
+        lines.append(
+            f"{row['way']:<12} {row['slots']:>5} {row['ms_per_trial_step']:>14.3f} "
+            f"{row['tflops']:>9.3g} {'' if memory is None else f'{memory:.0f}':>9}"
+        )
+    for key, value in found.items():
+        if key.startswith("slots_over_"):
+            way = key.removeprefix("slots_over_").replace("_", " ")
+            lines.append(f"slots are {value:.1f} times as fast as {way} one at a time")
+    return "\n".join(lines)

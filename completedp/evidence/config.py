@@ -1,4 +1,4 @@
-"""What a scaling check is asked to do. Plain values: no torch here."""
+"""What checks and benchmarks are asked to do. Plain values: no torch here."""
 
 from __future__ import annotations
 
@@ -80,6 +80,46 @@ class CheckConfig:
                 raise CompletedpError(
                     f"unknown parameterisation {name!r}: choose from {', '.join(PARAMETERISATIONS)}"
                 )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """The model and batch that slots are timed on; the quickstart's by default."""
+
+    width: int = 64
+    """d_model."""
+    depth: int = 2
+    """Blocks."""
+    vocab: int = 257
+    """Vocabulary."""
+    head_dim: int = 16
+    """Size of an attention head."""
+    sequences: int = 8
+    """Sequences per step of a trial."""
+    context: int = 64
+    """Tokens per sequence."""
+    slots: tuple[int, ...] = (16,)
+    """Numbers of slots."""
+    steps: int = 20
+    """Steps timed at once; the median of five such times is reported."""
+    chunk: int | None = None
+    """Positions per chunk of the stacked loss; 0 for whole."""
+    one_at_a_time: bool = True
+    """Also time the ways without slots."""
+    device: str = "auto"
+    """auto, cpu, cuda."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "vocab", "head_dim", "sequences", "context", "steps"):
+            check_number(name, getattr(self, name), low=1)
+        if not self.slots:
+            raise CompletedpError("slots is empty: give one number or more")
+        for count in self.slots:
+            check_number("slots", count, low=1, high=100_000)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

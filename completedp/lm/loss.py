@@ -55,10 +55,12 @@ def language_model_loss(
 def plain_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Loss:
     """The loss from whole logits [N, V], or [S, N, V]."""
     logits = logits.to(_wide(logits.dtype))
-    log_z = logits.logsumexp(-1)
-    picked = logits.gather(-1, targets[..., None]).squeeze(-1)
-    cross_entropy = (log_z - picked).mean(-1)
-    total = cross_entropy + z_loss * log_z.square().mean(-1) if z_loss else cross_entropy
+    # Not logits.gather: its backward pass would fill another tensor of their size with zeros.
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    cross_entropy = losses.view(targets.shape).mean(-1)
+    total = cross_entropy
+    if z_loss:
+        total = cross_entropy + z_loss * logits.logsumexp(-1).square().mean(-1)
     return Loss(total, cross_entropy.detach())
 
 

@@ -13,6 +13,7 @@ Shapes: S slots (or none), B sequences, T positions, D width, H heads, K head_di
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -196,10 +197,10 @@ class Transformer(nn.Module):
         """
         x_BTD = self.embedding(tokens_BT)
         dtype = self.compute_dtype or x_BTD.dtype
+        config = self.config
         rotation = rotary_angles(
-            tokens_BT.shape[-1], self.config.head_dim, self.config.rope_theta, x_BTD
+            tokens_BT.shape[-1], config.head_dim, config.rope_theta, x_BTD.device, dtype
         )
-        rotation = rotation[0].to(dtype), rotation[1].to(dtype)
         for layer, block in enumerate(self.blocks):
             x_BTD = block(x_BTD, self.residual_multipliers[..., layer, :], rotation, dtype)
         multiplier = self.output_multiplier
@@ -207,13 +208,22 @@ class Transformer(nn.Module):
         return self.unembedding(x_BTD) if logits else x_BTD
 
 
-def rotary_angles(length: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of shape [T, 1, K/2]; computed, not stored, so `to_empty` is safe."""
-    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-    pairs = torch.arange(0, head_dim, 2, device=like.device, dtype=dtype)
-    positions = torch.arange(length, device=like.device, dtype=dtype)
+@torch.compiler.assume_constant_result  # else every kernel that rotates computes them again
+def rotary_angles(
+    length: int, head_dim: int, theta: float, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of shape [T, 1, K/2]; no buffer, so `to_empty` is safe."""
+    return _rotary_table(length, head_dim, theta, device, dtype)
+
+
+@lru_cache(maxsize=8)
+def _rotary_table(
+    length: int, head_dim: int, theta: float, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    pairs = torch.arange(0, head_dim, 2, dtype=torch.float64)
+    positions = torch.arange(length, dtype=torch.float64)
     angles = torch.outer(positions, theta ** (-pairs / head_dim))[:, None, :]
-    return angles.cos(), angles.sin()
+    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
 
 
 def rotate(x_BTHK: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
