@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, subcommand
 
-from completedp.evidence.config import BenchConfig, CheckConfig
+from completedp.evidence.config import BenchConfig, CheckConfig, SweepConfig
 from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
@@ -259,6 +259,29 @@ class QuickstartVerb:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepVerb(SweepConfig):
+    """Does a hyperparameter's best value stay put as the model or its training grows?"""
+
+    json: bool = False
+    """Print the verdict as JSON."""
+
+    def run(self) -> int:
+        """Sweep, or go on, and print the verdict."""
+        from dataclasses import asdict
+
+        from completedp.evidence.sweep import sweep, sweep_text
+
+        fields = {name: getattr(self, name) for name in SweepConfig.__dataclass_fields__}
+        config = SweepConfig(**fields)
+        lines = sweep(config)
+        if self.json:
+            _print_json([asdict(line) for line in lines])
+        else:
+            print(f"{sweep_text(config, lines)}\n{self.out}/sweep.svg")
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchVerb(BenchConfig):
     """Time many trials in slots against one at a time, side by side in one run."""
 
@@ -308,6 +331,7 @@ VERBS = {
     "train": TrainVerb,
     "coordcheck": CoordcheckVerb,
     "gradcheck": GradcheckVerb,
+    "sweep": SweepVerb,
     "bench": BenchVerb,
     "doctor": DoctorVerb,
 }
@@ -323,7 +347,7 @@ def main() -> None:
     except CompletedpError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        resumes = sys.argv[1:2] in (["train"], ["quickstart"])
+        resumes = sys.argv[1:2] in (["train"], ["quickstart"], ["sweep"])
         again = ": the same command goes on where it stopped" if resumes else ""
         print(f"completedp: interrupted{again}", file=sys.stderr)
         sys.exit(130)

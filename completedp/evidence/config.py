@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from completedp.theory.checks import check_number, check_path
 from completedp.theory.errors import CompletedpError
@@ -68,18 +68,7 @@ class CheckConfig:
             )
         check_path("text", self.text)
         check_number("tolerance", self.tolerance, low=0, high=10)
-        if not self.parameterisations or len(set(self.parameterisations)) < len(
-            self.parameterisations
-        ):
-            raise CompletedpError(
-                f"parameterisations = {list(self.parameterisations)} must name one or more, "
-                "each once"
-            )
-        for name in self.parameterisations:
-            if name not in PARAMETERISATIONS:
-                raise CompletedpError(
-                    f"unknown parameterisation {name!r}: choose from {', '.join(PARAMETERISATIONS)}"
-                )
+        check_parameterisations(self.parameterisations)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -124,3 +113,75 @@ class BenchConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """One hyperparameter over octaves, along one axis of scale."""
+
+    data: str
+    """Folder of tokens, made by `completedp data`."""
+    out: str
+    """Folder for trials, verdict and plot; the same command goes on where it stopped."""
+    recipe: str = "default"
+    """Recipe file, or `default`; its base is the smallest scale."""
+    hyperparameter: Literal["lr", "weight_decay", "eps", "init_std"] = "lr"
+    """The global value to sweep."""
+    octaves: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
+    """Log2 of what the recipe's value is multiplied by, increasing."""
+    axis: Literal["width", "depth", "batch", "tokens"] = "width"
+    """What grows."""
+    factors: tuple[int, ...] = (1, 2, 4)
+    """How many times the base, increasing, the first 1."""
+    parameterisations: tuple[str, ...] = ("completedp",)
+    """Any of sp, mup, completep, completedp."""
+    seeds: int = 3
+    """Trials per point."""
+    slots: int = 8
+    """Trials at once."""
+    context: int = 256
+    """Tokens per sequence."""
+    z_loss: float = 1e-4
+    """Weight of the z-loss."""
+    eval_sequences: int = 256
+    """Validation sequences."""
+    device: str = "auto"
+    """auto, cpu, cuda."""
+    compile: bool = True
+    """Compile the program of each shape."""
+
+    def __post_init__(self) -> None:
+        for name in ("data", "out", "recipe"):
+            check_path(name, getattr(self, name))
+        for name in ("seeds", "slots", "context", "eval_sequences"):
+            check_number(name, getattr(self, name), low=1)
+        if len(self.octaves) < 3 or list(self.octaves) != sorted(set(self.octaves)):
+            raise CompletedpError(
+                f"octaves = {list(self.octaves)} must be three or more, increasing"
+            )
+        for octave in self.octaves:
+            check_number("octaves", octave, low=-64, high=64)
+        if (
+            not self.factors
+            or self.factors[0] != 1
+            or list(self.factors) != sorted(set(self.factors))
+        ):
+            raise CompletedpError(
+                f"factors = {list(self.factors)} must start with 1, the base, and increase"
+            )
+        check_parameterisations(self.parameterisations)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def check_parameterisations(names: tuple[str, ...]) -> None:
+    """Raise unless they are one or more, known, each once."""
+    if not names or len(set(names)) < len(names):
+        raise CompletedpError(f"parameterisations = {list(names)} must name one or more, each once")
+    for name in names:
+        if name not in PARAMETERISATIONS:
+            raise CompletedpError(
+                f"unknown parameterisation {name!r}: choose from {', '.join(PARAMETERISATIONS)}"
+            )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from completedp.evidence.config import SweepConfig
 from completedp.evidence.scaling import CheckResult, Row
 from completedp.theory.errors import CompletedpError
 
@@ -63,6 +64,45 @@ def curves_svg(
     panel.set_ylabel(y)
     panel.grid(alpha=0.3)
     panel.legend(frameon=False)
+    return _svg(plt, figure)
+
+
+def sweep_svg(config: SweepConfig, lines: Sequence[Any]) -> str:
+    """Loss against the hyperparameter: a panel per parameterisation, a curve per scale."""
+    plt = _pyplot()
+    names = config.parameterisations
+    figure, axes = plt.subplots(
+        1,
+        len(names),
+        figsize=(4.6 * len(names), 3.8),
+        squeeze=False,
+        sharey=True,
+        layout="constrained",
+    )
+    shades = plt.get_cmap("viridis")
+    for panel, name in zip(axes[0], names, strict=True):
+        curves = [line for line in lines if line.parameterisation == name]
+        for index, line in enumerate(curves):
+            colour = shades(index / max(1, len(curves) - 1) * 0.85)
+            points = [
+                (octave, [x for x in row if x is not None])
+                for octave, row in zip(config.octaves, line.losses, strict=True)
+                if all(x is not None for x in row)
+            ]
+            xs = [octave for octave, _ in points]
+            means = [sum(row) / len(row) for _, row in points]
+            for octave, row in points:
+                panel.plot([octave] * len(row), row, ".", color=colour, markersize=3, alpha=0.6)
+            panel.plot(
+                xs, means, "-o", color=colour, markersize=4, label=f"{config.axis} x{line.factor}"
+            )
+            if line.optimum.octave is not None:
+                panel.axvline(line.optimum.octave, color=colour, linewidth=1, linestyle=":")
+        panel.set_title(name, fontsize=10)
+        panel.set_xlabel(f"log2({config.hyperparameter} / recipe's)")
+        panel.grid(alpha=0.3)
+        panel.legend(frameon=False, fontsize=8)
+    axes[0][0].set_ylabel("validation loss")
     return _svg(plt, figure)
 
 
