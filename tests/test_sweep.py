@@ -64,10 +64,18 @@ def test_an_optimum_beside_divergence_is_not_bracketed() -> None:
     assert find_optimum(OCTAVES, np.full((7, 2), math.inf)).loss is None
 
 
-def test_losses_between_octaves_are_on_lines() -> None:
-    """Between two points of the grid the loss is on the line through them."""
+@given(place=st.floats(-1.9, 1.9))
+def test_using_an_optimum_at_its_own_scale_costs_nothing(place: float) -> None:
+    """The loss read off at the optimum is the optimum's."""
+    found = find_optimum(OCTAVES, bowl(place))
+    assert found.octave is not None
+    assert loss_at(OCTAVES, bowl(place), found.octave) == pytest.approx(found.loss)
+
+
+def test_losses_far_from_the_optimum_are_on_lines() -> None:
+    """Away from the lowest point the loss is on the line through two points of the grid."""
     losses = bowl(0.0, seeds=1)
-    assert loss_at(OCTAVES, losses, 0.5) == pytest.approx((losses[3, 0] + losses[4, 0]) / 2)
+    assert loss_at(OCTAVES, losses, 2.5) == pytest.approx((losses[5, 0] + losses[6, 0]) / 2)
 
 
 CONFIG = SweepConfig(

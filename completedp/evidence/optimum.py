@@ -42,8 +42,18 @@ def find_optimum(octaves: np.ndarray, losses: np.ndarray) -> Optimum:
 
 
 def loss_at(octaves: np.ndarray, losses: np.ndarray, octave: float) -> float:
-    """The mean loss at any octave of the grid, on straight lines between its points."""
-    return float(np.interp(octave, octaves, losses.mean(axis=1)))
+    """The mean loss at any octave of the grid.
+
+    Around the lowest point it is on the parabola that `find_optimum` takes, so that at the optimum
+    itself the two agree; elsewhere on straight lines between the points.
+    """
+    means = losses.mean(axis=1)
+    lowest = int(np.argmin(means))
+    around = slice(max(0, lowest - 1), lowest + 2)
+    x, y = octaves[around], means[around]
+    if len(x) == 3 and np.isfinite(y).all() and x[0] <= octave <= x[2]:
+        return float(np.polyval(np.polyfit(x, y, 2), octave))
+    return float(np.interp(octave, octaves, means))
 
 
 def _bottom(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
