@@ -28,6 +28,7 @@ from completedp.training.process import only_process
 
 SHAPE = Shape(head_dim=8)
 BASE = Scale(width=16, depth=2, batch=64, tokens=64 * 100)
+LONG = 64 * 600  # tokens of a run that is still going when a test interrupts it
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +84,17 @@ def test_killed_run_resumes_to_the_same_end(data: str, recipe: Recipe, tmp_path:
     command = [sys.executable, "-m", "completedp", "train", "--data", data, "--out", str(out)]
     command += ["--recipe", str(tmp_path / "recipe.json"), "--context", "16", "--head-dim", "8"]
     command += ["--log-every", "1", "--eval-sequences", "8", "--checkpoint-every", "7"]
+    command += ["--tokens", str(LONG)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and (read_step(out) or 0) < 14:
         pass
     process.kill()
     process.wait()
-    assert 14 <= (read_step(out) or 0) < 100
+    assert 14 <= (read_step(out) or 0) < LONG // BASE.batch
     assert not (out / "result.json").exists()
-    asked = config(data, out, checkpoint_every=7)
+    asked = config(data, out, checkpoint_every=0, tokens=LONG)
     resumed = train(asked, recipe=recipe, quiet=True)
-    straight = config(data, tmp_path / "straight", checkpoint_every=7)
+    straight = config(data, tmp_path / "straight", checkpoint_every=0, tokens=LONG)
     assert resumed.valid_loss == train(straight, recipe=recipe, quiet=True).valid_loss
     assert losses(out) == losses(tmp_path / "straight")
 
@@ -107,6 +109,7 @@ def test_interrupted_run_loses_nothing(
     command = [sys.executable, "-m", "completedp", "train", "--data", data, "--out", str(out)]
     command += ["--recipe", str(tmp_path / "recipe.json"), "--context", "16", "--head-dim", "8"]
     command += ["--log-every", "1", "--eval-sequences", "8", "--checkpoint-every", "0"]
+    command += ["--tokens", str(LONG)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and len(read_metrics(out)) < 5:
         pass
@@ -114,9 +117,9 @@ def test_interrupted_run_loses_nothing(
     _, said = process.communicate()
     assert process.returncode == 130
     assert said.splitlines()[-1].endswith("the same command goes on where it stopped")
-    assert 5 <= (read_step(out) or 0) < 100
-    train(config(data, out), recipe=recipe, quiet=True)
-    train(config(data, tmp_path / "straight"), recipe=recipe, quiet=True)
+    assert 5 <= (read_step(out) or 0) < LONG // BASE.batch
+    train(config(data, out, tokens=LONG), recipe=recipe, quiet=True)
+    train(config(data, tmp_path / "straight", tokens=LONG), recipe=recipe, quiet=True)
     assert losses(out) == losses(tmp_path / "straight")
 
 
