@@ -181,6 +181,14 @@ def test_a_trial_of_a_sweep_is_the_trial_alone(small: SweepConfig, tmp_path: Pat
     assert found[Point(2, "completedp", 2.0, 1)] == pytest.approx(result.valid_loss, abs=1e-4)
 
 
+def test_an_impossible_scale_is_said_before_training(small: SweepConfig, tmp_path: Path) -> None:
+    """A factor at which the rules break is one line, before any trial, and leaves nothing."""
+    config = replace(small, out=str(tmp_path / "sweep"), axis="batch", factors=(1, 16))
+    with pytest.raises(CompletedpError, match="the largest r it can take"):
+        sweep(config, quiet=True)
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_another_sweep_in_the_folder_is_refused(small: SweepConfig, tmp_path: Path) -> None:
     """A folder that holds another sweep is one line that says what differs."""
     sweep(replace(small, out=str(tmp_path)), quiet=True)

@@ -88,7 +88,7 @@ def flops_per_token(config: ModelConfig, context: int) -> float:
     return 6.0 * weights + 6.0 * config.depth * context * d
 
 
-def _time(step: Callable[[], None], steps: int, device: torch.device) -> float:
+def _time(step: Callable[[], object], steps: int, device: torch.device) -> float:
     """Median seconds of one step."""
 
     def wait() -> None:

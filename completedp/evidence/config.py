@@ -105,6 +105,8 @@ class BenchConfig:
     def __post_init__(self) -> None:
         for name in ("width", "depth", "vocab", "head_dim", "sequences", "context", "steps"):
             check_number(name, getattr(self, name), low=1)
+        if self.chunk is not None:
+            check_number("chunk", self.chunk, low=0)
         if not self.slots:
             raise CompletedpError("slots is empty: give one number or more")
         for count in self.slots:
@@ -155,6 +157,7 @@ class SweepConfig:
             check_path(name, getattr(self, name))
         for name in ("seeds", "slots", "context", "eval_sequences"):
             check_number(name, getattr(self, name), low=1)
+        check_number("z_loss", self.z_loss, low=0)
         if len(self.octaves) < 3 or list(self.octaves) != sorted(set(self.octaves)):
             raise CompletedpError(
                 f"octaves = {list(self.octaves)} must be three or more, increasing"

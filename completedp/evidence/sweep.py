@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.lm.batches import TokenDataset
 from completedp.lm.tokens import Manifest
+from completedp.lm.transformer import Transformer
 from completedp.theory.errors import CompletedpError
 from completedp.theory.files import read_json, write_text_atomically
 from completedp.theory.recipe import Recipe
@@ -67,27 +68,38 @@ def sweep(config: SweepConfig, *, quiet: bool = False) -> list[Line]:
     recipe = Recipe.default() if config.recipe == "default" else Recipe.load(config.recipe)
     manifest = Manifest.load(config.data)
     scales = {factor: _scale(recipe.base, config, factor) for factor in config.factors}
+    for factor, scale in scales.items():  # what no trial can be is said before any is trained
+        blank = _blank(recipe, manifest, scale)
+        for name in config.parameterisations:
+            _trial(config, recipe, blank, scale, Point(factor, name, config.octaves[0], 0))
     folder = Path(config.out).expanduser()
     with only_process(folder):
         _claim(folder, config, manifest, recipe)
         done = read_trials(folder)
-        points = [point for point in _grid(config) if point not in done]
-        total = len(points) + len(done)
+        grid = _grid(config)
+        points = [point for point in grid if point not in done]
+        total = sum(scales[point.factor].steps for point in grid)
+        trained = total - sum(scales[point.factor].steps for point in points)
         with (
             (folder / TRIALS).open("a", encoding="utf-8") as file,
-            Reporter("sweep", total, len(done), quiet=quiet) as reporter,
+            Reporter("sweep: trial-steps", total, trained, quiet=quiet) as reporter,
         ):
             for factor, scale in scales.items():
                 mine = [point for point in points if point.factor == factor]
-                for point, loss in _train(config, recipe, manifest, scale, mine):
+
+                def progress(steps: int, factor: int = factor) -> None:
+                    nonlocal trained
+                    trained = min(total, trained + steps)
+                    reporter.update(
+                        trained,
+                        lambda: f"{config.axis} x{factor}, {len(done)}/{len(grid)} trials",
+                    )
+
+                for point, loss in _train(config, recipe, manifest, scale, mine, progress):
                     done[point] = loss
                     row = asdict(point) | {"loss": loss if math.isfinite(loss) else None}
                     file.write(json.dumps(row) + "\n")
                     file.flush()
-                    reporter.update(
-                        len(done),
-                        lambda p=point: f"{config.axis} x{p.factor} {p.parameterisation}",
-                    )
         lines = judge(config, done)
         verdict = {"config": config.to_dict(), "lines": [asdict(line) for line in lines]}
         write_text_atomically(folder / "verdict.json", json.dumps(verdict, indent=2) + "\n")
@@ -207,16 +219,34 @@ def _claim(folder: Path, config: SweepConfig, manifest: Manifest, recipe: Recipe
             )
 
 
+def _blank(recipe: Recipe, manifest: Manifest, scale: Scale) -> Transformer:
+    return meta_model(model_config(Shape(), manifest.vocab, scale, recipe.head_dim))
+
+
+def _trial(
+    config: SweepConfig, recipe: Recipe, blank: Transformer, scale: Scale, point: Point
+) -> Trial:
+    value = getattr(recipe.values, config.hyperparameter) * 2.0**point.octave
+    moved = recipe.with_values(**{config.hyperparameter: value})
+    moved = moved.with_rules(parameterisation=point.parameterisation)
+    return Trial(plan=plan(blank, moved, scale), seed=point.seed, steps=scale.steps, label=point)
+
+
 def _train(
-    config: SweepConfig, recipe: Recipe, manifest: Manifest, scale: Scale, points: list[Point]
+    config: SweepConfig,
+    recipe: Recipe,
+    manifest: Manifest,
+    scale: Scale,
+    points: list[Point],
+    progress: Callable[[int], None],
 ) -> Iterator[tuple[Point, float]]:
     """Every point of one shape, in slots; a trial that diverges has an infinite loss."""
     if not points:
         return
     device = choose_device(config.device)
-    model = model_config(Shape(), manifest.vocab, scale, recipe.head_dim)
+    blank = _blank(recipe, manifest, scale)
     slots = Slots(
-        model,
+        blank.config,
         min(config.slots, len(points)),
         TokenDataset(config.data, "train", config.context),
         TokenDataset(config.data, "valid", config.context),
@@ -228,16 +258,7 @@ def _train(
         eval_sequences=config.eval_sequences,
         compile=config.compile,
     )
-    blank = meta_model(model)
-
-    def trial(point: Point) -> Trial:
-        value = getattr(recipe.values, config.hyperparameter) * 2.0**point.octave
-        moved = recipe.with_values(**{config.hyperparameter: value})
-        moved = moved.with_rules(parameterisation=point.parameterisation)
-        return Trial(
-            plan=plan(blank, moved, scale), seed=point.seed, steps=scale.steps, label=point
-        )
-
-    for outcome in slots.run(trial(point) for point in points):
+    trials = (_trial(config, recipe, blank, scale, point) for point in points)
+    for outcome in slots.run(trials, progress=progress):
         loss: Any = outcome.valid_loss
         yield outcome.trial.label, math.inf if loss is None or not math.isfinite(loss) else loss

@@ -121,7 +121,6 @@ class Slots:
         }
         self._schedule = stacked((self.max_steps,))
         self._order = stacked((self.max_steps, self._sequences), torch.int64)
-        self._curves = stacked((self.max_steps,))
         self._step = stacked((), torch.int64)
         self._slots = torch.arange(self.count, device=self.device)
 
@@ -130,46 +129,47 @@ class Slots:
         trials: Iterable[Trial],
         *,
         stop: Callable[[Trial, list[float]], bool] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Iterator[Outcome]:
         """Train every trial; outcomes come as they end, in no order.
 
-        `stop` is shown a trial's losses so far now and then; True ends it early.
+        `stop` is shown a trial's losses so far now and then; True ends it early. `progress` is told
+        how many steps of trials were done since it was last called.
         """
         waiting = iter(trials)
         running: dict[int, Trial] = {}
-        steps: dict[int, int] = {}
+        curves: dict[int, list[float]] = {}
         while True:
             for slot in range(self.count):
                 if slot not in running and (trial := next(waiting, None)) is not None:
                     self._fill(slot, trial)
-                    running[slot], steps[slot] = trial, 0
+                    running[slot], curves[slot] = trial, []
             if not running:
                 return
             # To where the next trial ends, so that its slot is not idle for a step.
-            left = min(trial.steps - steps[slot] for slot, trial in running.items())
+            left = min(trial.steps - len(curves[slot]) for slot, trial in running.items())
             advance = min(left, CHECK_EVERY)
-            for _ in range(advance):
-                self._train_step()
+            recent = torch.stack([self._train_step() for _ in range(advance)], dim=1).tolist()
             self.busy_steps += advance * len(running)
             self.slot_steps += advance * self.count
+            if progress is not None:
+                progress(advance * len(running))
             ended: dict[int, str] = {}
-            curves = self._curves.tolist()
             for slot, trial in running.items():
-                steps[slot] += advance
-                losses = curves[slot][: steps[slot]]
+                losses = curves[slot]
+                losses += recent[slot]
                 if _diverged(losses, advance):
                     ended[slot] = "diverged"
-                elif steps[slot] == trial.steps:
+                elif len(losses) == trial.steps:
                     ended[slot] = "ok"
                 elif stop is not None and stop(trial, losses):
                     ended[slot] = "stopped"
             finished = [slot for slot, status in ended.items() if status == "ok"]
             valid = self._evaluate(finished)
             for slot, status in ended.items():
-                losses = curves[slot][: steps[slot]]
+                losses, trial = curves.pop(slot), running.pop(slot)
                 if status == "diverged":
                     losses = losses[: _first_bad(losses)]
-                trial = running.pop(slot)
                 yield Outcome(trial=trial, status=status, losses=losses, valid_loss=valid.get(slot))
 
     @torch.no_grad()
@@ -202,8 +202,8 @@ class Slots:
         self._order[slot, : trial.steps] = torch.from_numpy(order)
         self._step[slot] = 0
 
-    def _train_step(self) -> None:
-        """One step of every slot; nothing here waits for the device."""
+    def _train_step(self) -> Tensor:
+        """One step of every slot, and its losses; nothing here waits for the device."""
         # A slot without a trial goes on with stale values: what it computes is never read.
         step = self._step.clamp(max=self.max_steps - 1)
         rows = self._windows[self._order[self._slots, step]].long()
@@ -229,8 +229,8 @@ class Slots:
         )
         for parameter in self._parameters.values():
             parameter.grad = None
-        self._curves[self._slots, step] = loss.cross_entropy.to(self._curves.dtype)
         self._step += 1
+        return loss.cross_entropy
 
     @torch.no_grad()
     def _evaluate(self, slots: list[int]) -> dict[int, float]:
