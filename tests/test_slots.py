@@ -52,10 +52,10 @@ def plan_for(recipe: Recipe) -> Plan:
 
 def make_slots(data: str, count: int, **options: object) -> Slots:
     settings = {"sequences": SEQUENCES, "max_steps": 60, "eval_sequences": 8, "z_loss": 1e-4}
-    settings |= {"dtype": torch.float64} | options
+    settings |= {"weights": torch.float64} | options
     train_data = TokenDataset(data, "train", CONTEXT)
     valid_data = TokenDataset(data, "valid", CONTEXT)
-    return Slots(CONFIG, count, train_data, valid_data, **settings)  # type: ignore[arg-type]
+    return Slots(meta_model(CONFIG), count, train_data, valid_data, **settings)  # type: ignore[arg-type]
 
 
 def by_label(outcomes: list[Outcome]) -> dict[object, Outcome]:
@@ -101,7 +101,7 @@ def test_float32_follows_the_loop_to_rounding(data: str, recipe: Recipe) -> None
     """In float32 a slot follows its float64 self to rounding."""
     trial = Trial(plan=plan_for(recipe), seed=0, steps=20)
     (exact,) = make_slots(data, 1).run([trial])
-    (rounded,) = make_slots(data, 1, dtype=torch.float32).run([trial])
+    (rounded,) = make_slots(data, 1, weights=torch.float32).run([trial])
     assert rounded.losses == pytest.approx(exact.losses, abs=1e-3)
 
 
@@ -128,8 +128,8 @@ def test_divergence_stays_in_its_slot(data: str, recipe: Recipe) -> None:
     wild = recipe.with_values(lr=1e300, weight_decay=0.0)
     planted = [tame[0], Trial(plan=plan_for(wild), seed=9, steps=30, label="wild"), *tame[1:]]
     clean = [tame[0], Trial(plan=plan_for(recipe), seed=9, steps=30, label="wild"), *tame[1:]]
-    with_nan = by_label(list(make_slots(data, 4, dtype=torch.float32).run(planted)))
-    without = by_label(list(make_slots(data, 4, dtype=torch.float32).run(clean)))
+    with_nan = by_label(list(make_slots(data, 4, weights=torch.float32).run(planted)))
+    without = by_label(list(make_slots(data, 4, weights=torch.float32).run(clean)))
     assert with_nan["wild"].status == "diverged"
     assert with_nan["wild"].valid_loss is None
     assert all(math.isfinite(loss) for loss in with_nan["wild"].losses)
@@ -156,7 +156,7 @@ def test_mixed_trials_keep_slots_busy(data: str, recipe: Recipe) -> None:
         Trial(plan=wild if n % 9 == 4 else tame, seed=n, steps=30 + 7 * (n % 5), label=n)
         for n in range(80)
     ]
-    slots = make_slots(data, 4, dtype=torch.float32)
+    slots = make_slots(data, 4, weights=torch.float32)
     outcomes = list(slots.run(trials, stop=lambda trial, losses: trial.label % 11 == 3))
     assert len(outcomes) == 80
     assert {o.status for o in outcomes} == {"ok", "diverged", "stopped"}
@@ -165,9 +165,9 @@ def test_mixed_trials_keep_slots_busy(data: str, recipe: Recipe) -> None:
 
 def test_a_slot_starts_as_the_plan_does(data: str, recipe: Recipe) -> None:
     """A slot's first weights are those of `plan.initialise` with the same seed."""
-    slots = make_slots(data, 2, dtype=torch.float32)
+    slots = make_slots(data, 2, weights=torch.float32)
     trial = Trial(plan=plan_for(recipe), seed=5, steps=1)
-    slots._fill(1, trial)
+    slots.fill(1, trial)
     model, _ = planned_model(CONFIG, recipe, TARGET, seed=5)
     weights = slots.weights(1)
     for name, parameter in model.named_parameters():
@@ -206,3 +206,41 @@ def test_impossible_stacks(data: str, recipe: Recipe) -> None:
     other = plan(meta_model(deeper), recipe, replace(TARGET, depth=3))
     with pytest.raises(CompletedpError, match="another model"):
         list(slots.run([Trial(plan=other, seed=0, steps=5)]))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_slots_follow_the_loop(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """In bfloat16 on a GPU, compiled and recorded, a slot follows the loop within 0.02 nats."""
+    steps = 30
+    config = TrainConfig(
+        data=data,
+        out=str(tmp_path / "alone"),
+        width=TARGET.width,
+        context=CONTEXT,
+        seed=1,
+        shape=SHAPE,
+        device="cuda",
+        dtype="bfloat16",
+        log_every=1,
+        eval_sequences=8,
+        checkpoint_every=0,
+    )
+    result = train(config, recipe=recipe, quiet=True)
+    curve = [r["loss"] for r in read_metrics(tmp_path / "alone") if "loss" in r]
+    trials = [Trial(plan=plan_for(recipe), seed=n, steps=steps, label=n) for n in range(4)]
+    slots = Slots(
+        meta_model(CONFIG, torch.bfloat16),
+        3,
+        TokenDataset(data, "train", CONTEXT),
+        TokenDataset(data, "valid", CONTEXT),
+        sequences=SEQUENCES,
+        max_steps=60,
+        device="cuda",
+        z_loss=1e-4,
+        eval_sequences=8,
+        compile=True,
+    )
+    found = by_label(list(slots.run(trials)))[1]
+    assert found.losses == pytest.approx(curve, abs=0.02)
+    assert found.valid_loss == pytest.approx(result.valid_loss, abs=0.02)

@@ -27,6 +27,7 @@ from completedp.training.build import (
     planned_model,
 )
 from completedp.training.slots import Slots, Trial
+from completedp.training.stacked import next_token_loss
 
 
 class _RandomTokens:
@@ -59,26 +60,45 @@ def bench_slots(config: BenchConfig) -> dict[str, Any]:
         "rows": [],
     }
 
+    theory = slot_bytes(model, batch, dtype.itemsize)
+
     def add(name: str, slots: int, seconds: float, memory: float | None = None) -> None:
         each = seconds / slots
         row = {"way": name, "slots": slots, "ms_per_trial_step": each * 1e3}
         row |= {"trial_steps_per_second": 1 / each, "tflops": flops / each / 1e12}
         row["memory_mib_per_slot"] = None if memory is None else memory / slots / 2**20
+        row["memory_over_theory"] = None if memory is None else memory / slots / theory
         found["rows"].append(row)
 
     if config.one_at_a_time:
         for name in ("eager", "compile", *(["cuda graphs"] if device.type == "cuda" else [])):
             add(name, 1, _one_at_a_time(name, model, recipe, scale, config, device, dtype))
-    for count in config.slots:
-        seconds, memory = _stack(count, model, recipe, scale, config, device, dtype)
-        add("slots", count, seconds, memory)
+    for way in ("slots", *(["slots by vmap"] if config.vmap else [])):
+        for count in config.slots:
+            seconds, memory = _stack(way, count, model, recipe, scale, config, device, dtype)
+            add(way, count, seconds, memory)
     best = max(r["trial_steps_per_second"] for r in found["rows"] if r["way"] == "slots")
     for row in found["rows"]:
-        if row["way"] != "slots":
+        if row["slots"] == 1 and not row["way"].startswith("slots"):
             found[f"slots_over_{row['way'].replace(' ', '_')}"] = (
                 best / row["trial_steps_per_second"]
             )
     return found
+
+
+def slot_bytes(config: ModelConfig, tokens: int, compute_bytes: int) -> int:
+    """Memory of a slot by theory: weights and two moments, and what the backward pass reads.
+
+    Per token and block that is the stream before each branch (float32), and in the type of the
+    products: two normed inputs, qkv, rotated q and k, attention's output, and the feed-forward
+    layer's hidden values before and after their nonlinearity; at the end the last stream, the
+    features, the logits and their gradient.
+    """
+    d, hidden = config.width, config.hidden * (1.5 if config.mlp == "swiglu" else 1)
+    block = 2 * 4 * d + compute_bytes * (2 * d + 3 * d + 2 * d + d + 2 * hidden)
+    end = 4 * d + compute_bytes * (d + 2 * config.vocab)
+    parameters = sum(p.numel() for p in meta_model(config).parameters())
+    return round(12 * parameters + tokens * (config.depth * block + end))
 
 
 def flops_per_token(config: ModelConfig, context: int) -> float:
@@ -144,6 +164,7 @@ def _one_at_a_time(
 
 
 def _stack(
+    way: str,
     count: int,
     config: ModelConfig,
     recipe: Recipe,
@@ -159,22 +180,23 @@ def _stack(
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if on_gpu else 0
     slots = Slots(
-        config,
+        meta_model(config, dtype if dtype != torch.float32 else None),
         count,
         data,
         None,
+        loss=next_token_loss if way == "slots by vmap" else None,
         sequences=bench.sequences,
         max_steps=10_000,
         device=device,
-        dtype=dtype,
         z_loss=1e-4,
         chunk=bench.chunk,
         compile=True,
     )
     planned = plan(meta_model(config), recipe, scale)
+    slots.prepare()
     for slot in range(count):
-        slots._fill(slot, Trial(plan=planned, seed=slot, steps=1000))
-    seconds = _time(slots._train_step, bench.steps, device)
+        slots.fill(slot, Trial(plan=planned, seed=slot, steps=1000))
+    seconds = _time(slots.train_step, bench.steps, device)
     memory = torch.cuda.max_memory_allocated() - before if on_gpu else None
     return seconds, memory
 
@@ -182,11 +204,11 @@ def _stack(
 def bench_text(found: dict[str, Any]) -> str:
     """The rows as a table, the ratios below."""
     lines = [f"{found['device']}, {found['dtype']}"]
-    lines.append(f"{'way':<12} {'slots':>5} {'ms/trial-step':>14} {'TFLOP/s':>9} {'MiB/slot':>9}")
+    lines.append(f"{'way':<13} {'slots':>5} {'ms/trial-step':>14} {'TFLOP/s':>9} {'MiB/slot':>9}")
     for row in found["rows"]:
         memory = row["memory_mib_per_slot"]
         lines.append(
-            f"{row['way']:<12} {row['slots']:>5} {row['ms_per_trial_step']:>14.3f} "
+            f"{row['way']:<13} {row['slots']:>5} {row['ms_per_trial_step']:>14.3f} "
             f"{row['tflops']:>9.3g} {'' if memory is None else f'{memory:.0f}':>9}"
         )
     for key, value in found.items():

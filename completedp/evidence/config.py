@@ -99,6 +99,8 @@ class BenchConfig:
     """Positions per chunk of the stacked loss; 0 for whole."""
     one_at_a_time: bool = True
     """Also time the ways without slots."""
+    vmap: bool = False
+    """Also time slots as any module gets them, by `torch.func.vmap`."""
     device: str = "auto"
     """auto, cpu, cuda."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from completedp.apply.plan import plan
 from completedp.evidence.config import SweepConfig
@@ -245,15 +246,15 @@ def _train(
         return
     device = choose_device(config.device)
     blank = _blank(recipe, manifest, scale)
+    dtype = choose_dtype("auto", device)
     slots = Slots(
-        blank.config,
+        meta_model(blank.config, dtype if dtype != torch.float32 else None),
         min(config.slots, len(points)),
         TokenDataset(config.data, "train", config.context),
         TokenDataset(config.data, "valid", config.context),
         sequences=scale.batch // config.context,
         max_steps=scale.steps,
         device=device,
-        dtype=choose_dtype("auto", device),
         z_loss=config.z_loss,
         eval_sequences=config.eval_sequences,
         compile=config.compile,

@@ -57,8 +57,7 @@ def plain_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Loss:
     logits = logits.to(_wide(logits.dtype))
     # F.cross_entropy would find log_z a second time, which on a GPU costs more than it saves.
     log_z = logits.logsumexp(-1)
-    picked = logits.gather(-1, targets[..., None]).squeeze(-1)
-    cross_entropy = (log_z - picked).mean(-1)
+    cross_entropy = (log_z - _picked(logits, targets)).mean(-1)
     total = cross_entropy + z_loss * log_z.square().mean(-1) if z_loss else cross_entropy
     return Loss(total, cross_entropy.detach())
 
@@ -97,7 +96,10 @@ class _ChunkedLoss(torch.autograd.Function):
             # d total / d logits = (softmax x (1 + 2 z log_z) - onehot) / count
             grad = logits.sub_(log_z[..., None]).exp_()
             grad *= (1.0 + 2.0 * z_loss * log_z)[..., None]
-            grad.scatter_add_(-1, aims, -torch.ones_like(aims, dtype=grad.dtype))
+            if torch.compiler.is_compiling():  # no compiler fuses a scatter
+                grad = grad - (_vocabulary(grad) == aims).to(grad.dtype)
+            else:
+                grad.scatter_add_(-1, aims, -torch.ones_like(aims, dtype=grad.dtype))
             grad = (grad / count).to(features.dtype)
             features_grad[..., start : start + chunk, :] = grad @ weight.to(features.dtype)
             weight_grad += grad.mT @ part
@@ -131,6 +133,19 @@ def _logits(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(features, weight, None if bias is None else bias.to(features.dtype))
     logits = features @ weight.mT
     return logits if bias is None else logits + bias.to(features.dtype)[:, None]
+
+
+def _picked(logits: Tensor, targets: Tensor) -> Tensor:
+    """Every position's logit of its target."""
+    if not torch.compiler.is_compiling():
+        return logits.gather(-1, targets[..., None]).squeeze(-1)
+    # The gradient of a gather is a scatter into zeros the size of the logits, in float32, which
+    # no compiler fuses. A sum over a comparison is read and written with the softmax.
+    return torch.where(_vocabulary(logits) == targets[..., None], logits, 0.0).sum(-1)
+
+
+def _vocabulary(logits: Tensor) -> Tensor:
+    return torch.arange(logits.shape[-1], device=logits.device)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -12,26 +12,33 @@ happens in a slot, NaN included, cannot reach another.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.func import functional_call
+from torch import Tensor, nn
 
 from completedp.apply.initialise import draw
 from completedp.apply.plan import Plan
 from completedp.lm.batches import Batches, TokenDataset
-from completedp.lm.loss import Loss, language_model_loss
-from completedp.lm.transformer import ModelConfig, Transformer
+from completedp.lm.transformer import Transformer
 from completedp.theory.errors import CompletedpError
-from completedp.training.build import meta_model
 from completedp.training.loop import (
     CHECK_EVERY,
     DIVERGED_ABOVE,
     EVALUATION_TOKENS,
     evaluation_windows,
+)
+from completedp.training.memory import is_out_of_memory, slots_that_fit
+from completedp.training.stacked import (
+    ModelLoss,
+    StackedLoss,
+    compiled,
+    reference_loss,
+    vmapped_loss,
 )
 
 _HYPERPARAMETERS = ("lr", "weight_decay", "eps", "beta1", "beta2")
@@ -66,63 +73,89 @@ class Outcome:
 
 
 class Slots:
-    """A stack of `count` slots for one model shape, one batch shape and one text."""
+    """A stack of slots for one model shape, one batch shape and one text.
+
+    `model` may be on the meta device: it gives names, shapes and the program. Any module will do;
+    `loss` is its loss, if not next-token cross-entropy, and `autocast` the type of its products
+    (the reference model has its own `compute_dtype`, z-loss and chunks). Without a `count`, as many
+    slots as pay and fit the free memory, but not more than `at_most`.
+    """
 
     def __init__(
         self,
-        config: ModelConfig,
-        count: int,
+        model: nn.Module,
+        count: int | None,
         train_data: TokenDataset,
         valid_data: TokenDataset | None,
         *,
         sequences: int,
         max_steps: int,
         device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        weights: torch.dtype = torch.float32,
+        loss: ModelLoss | None = None,
+        autocast: torch.dtype | None = None,
         z_loss: float = 0.0,
         chunk: int | None = None,
         eval_sequences: int = 256,
         compile: bool = False,
+        at_most: int | None = None,
     ) -> None:
-        if count < 1:
+        if count is not None and count < 1:
             raise CompletedpError(f"slots = {count} must be at least 1")
-        self.count, self.max_steps = count, max_steps
-        self._z_loss, self._chunk = z_loss, chunk
+        self.max_steps = max_steps
         self.device = torch.device(device)
         self._data, self._sequences = train_data, sequences
-        weights = torch.promote_types(dtype, torch.float32)
-        self._model = meta_model(config, dtype if dtype != weights else None)
-        self._stack(weights)
+        self._model, self._weights, self._compile = model, weights, compile
+        if isinstance(model, Transformer) and loss is None:
+            self._loss: StackedLoss = reference_loss(model, z_loss, chunk)
+            self._evaluation_loss: StackedLoss = reference_loss(model)
+        else:
+            self._loss = self._evaluation_loss = vmapped_loss(model, loss, autocast=autocast)
         self._windows = _on_device(train_data, self.device)
         self._valid = None
         if valid_data is not None:
             self._valid = evaluation_windows(valid_data, eval_sequences).to(self.device)
-        self._loss: Callable[..., Loss] = _stacked_loss
-        self._update: Callable[..., None] = _adamw
-        if compile:
-            self._loss = torch.compile(_stacked_loss, dynamic=False)
-            self._update = torch.compile(_adamw, dynamic=False)
+        if count is None:
+            rows = self._windows[:sequences].long().expand(1, -1, -1)
+            count = slots_that_fit(model, self._loss, rows, weights=weights, at_most=at_most)
+        self._stack(count)
         self.busy_steps = self.slot_steps = 0
         """Slot-steps that trained a trial, and all that ran: their ratio is the occupancy."""
 
-    def _stack(self, weights: torch.dtype) -> None:
-        def stacked(shape: Iterable[int], dtype: torch.dtype = weights) -> Tensor:
-            return torch.zeros(self.count, *shape, device=self.device, dtype=dtype)
+    def _stack(self, count: int) -> None:
+        """Memory for `count` slots, and the program that trains them."""
+        self.count = count
+
+        def stacked(shape: Iterable[int], dtype: torch.dtype = self._weights) -> Tensor:
+            return torch.zeros(count, *shape, device=self.device, dtype=dtype)
 
         named = dict(self._model.named_parameters())
         self._names = list(named)
         self._parameters = {n: stacked(p.shape).requires_grad_() for n, p in named.items()}
-        self._buffers = {n: stacked(b.shape) for n, b in self._model.named_buffers()}
+        self._buffers = {}
+        for name, buffer in self._model.named_buffers():
+            dtype = self._weights if buffer.is_floating_point() else buffer.dtype
+            self._buffers[name] = stacked(buffer.shape, dtype)
+            if not buffer.is_meta:
+                self._buffers[name].copy_(buffer)
         self._first = [torch.zeros_like(p, requires_grad=False) for p in self._parameters.values()]
         self._second = [torch.zeros_like(m) for m in self._first]
         self._values = {
-            name: torch.ones(len(named), self.count, device=self.device, dtype=weights)
+            name: torch.ones(len(named), count, device=self.device, dtype=self._weights)
             for name in _HYPERPARAMETERS
         }
         self._schedule = stacked((self.max_steps,))
         self._order = stacked((self.max_steps, self._sequences), torch.int64)
         self._step = stacked((), torch.int64)
-        self._slots = torch.arange(self.count, device=self.device)
+        self._slots = torch.arange(count, device=self.device)
+        self._step_loss, self._update = self._loss, _adamw
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph_losses = self._step
+        if self._compile:
+            rows = self._rows(self._step)
+            example = (self._parameters, self._buffers, rows[..., :-1], rows[..., 1:])
+            self._step_loss = compiled(self._loss, self._model, *example)
+            self._update = torch.compile(_adamw, dynamic=False)
 
     def run(
         self,
@@ -137,19 +170,34 @@ class Slots:
         how many steps of trials were done since it was last called.
         """
         waiting = iter(trials)
+        again: deque[Trial] = deque()
+        """Trials that a smaller stack has to start again."""
         running: dict[int, Trial] = {}
         curves: dict[int, list[float]] = {}
         while True:
-            for slot in range(self.count):
-                if slot not in running and (trial := next(waiting, None)) is not None:
-                    self._fill(slot, trial)
-                    running[slot], curves[slot] = trial, []
-            if not running:
-                return
-            # To where the next trial ends, so that its slot is not idle for a step.
-            left = min(trial.steps - len(curves[slot]) for slot, trial in running.items())
-            advance = min(left, CHECK_EVERY)
-            recent = torch.stack([self._train_step() for _ in range(advance)], dim=1).tolist()
+            try:
+                self.prepare()
+                for slot in range(self.count):
+                    if slot in running:
+                        continue
+                    trial = again.popleft() if again else next(waiting, None)
+                    if trial is not None:
+                        running[slot], curves[slot] = trial, []
+                        self.fill(slot, trial)
+                if not running:
+                    return
+                # To where the next trial ends, so that its slot is not idle for a step.
+                left = min(trial.steps - len(curves[slot]) for slot, trial in running.items())
+                advance = min(left, CHECK_EVERY)
+                recent = torch.stack([self.train_step() for _ in range(advance)], dim=1).tolist()
+            except Exception as error:
+                if not is_out_of_memory(error) or self.count == 1:
+                    raise
+                again.extend(running.values())
+                running.clear()
+                curves.clear()
+                self._shrink()
+                continue
             self.busy_steps += advance * len(running)
             self.slot_steps += advance * self.count
             if progress is not None:
@@ -173,7 +221,7 @@ class Slots:
                 yield Outcome(trial=trial, status=status, losses=losses, valid_loss=valid.get(slot))
 
     @torch.no_grad()
-    def _fill(self, slot: int, trial: Trial) -> None:
+    def fill(self, slot: int, trial: Trial) -> None:
         """Start a trial in a slot: its weights, zero moments, values, schedule and data order."""
         plan = trial.plan
         if [t.name for t in plan.tensors] != self._names:
@@ -192,45 +240,81 @@ class Slots:
             if name == "weight_decay" and independent:
                 of_trial = [t.weight_decay / t.lr for t in plan.tensors]
             values[:, slot] = torch.tensor(of_trial, dtype=torch.float64)
-        self._buffers["residual_multipliers"][slot] = torch.tensor(
-            plan.residual_multipliers, dtype=torch.float64
-        )
-        self._buffers["output_multiplier"][slot] = plan.output_multiplier
+        multipliers = {
+            "residual_multipliers": plan.residual_multipliers,
+            "output_multiplier": plan.output_multiplier,
+        }
+        for name, value in multipliers.items():
+            if name in self._buffers:
+                self._buffers[name][slot] = torch.tensor(value, dtype=torch.float64)
         schedule = [plan.recipe.schedule(step, trial.steps) for step in range(trial.steps)]
         self._schedule[slot, : trial.steps] = torch.tensor(schedule, dtype=torch.float64)
         order = Batches(self._data, self._sequences, trial.seed).order(trial.steps)
         self._order[slot, : trial.steps] = torch.from_numpy(order)
         self._step[slot] = 0
 
-    def _train_step(self) -> Tensor:
+    def prepare(self) -> None:
+        """Compile and record the program, where that is not done yet; slots are empty after it."""
+        if self._graph is not None or not self._compile or self.device.type != "cuda":
+            return
+        # Launching a small step's kernels takes longer than running them: they are recorded once,
+        # after steps that nothing is read from.
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(2):
+                self._advance()
+        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.empty_cache()  # the graph takes memory of its own
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._graph_losses = self._advance()
+        self._graph = graph
+
+    def train_step(self) -> Tensor:
         """One step of every slot, and its losses; nothing here waits for the device."""
+        if self._graph is None:
+            return self._advance()
+        self._graph.replay()
+        return self._graph_losses.clone()
+
+    def _advance(self) -> Tensor:
         # A slot without a trial goes on with stale values: what it computes is never read.
         step = self._step.clamp(max=self.max_steps - 1)
-        rows = self._windows[self._order[self._slots, step]].long()
-        loss = self._loss(
-            self._model,
-            self._parameters,
-            self._buffers,
-            rows[..., :-1],
-            rows[..., 1:],
-            self._z_loss,
-            self._chunk,
-        )
-        loss.total.sum().backward()
-        grads = [p.grad for p in self._parameters.values()]
+        rows = self._rows(step)
+        loss = self._step_loss(self._parameters, self._buffers, rows[..., :-1], rows[..., 1:])
+        parameters = list(self._parameters.values())
+        grads = torch.autograd.grad(loss.total.sum(), parameters)
         self._update(
-            list(self._parameters.values()),
+            parameters,
             grads,
             self._first,
             self._second,
-            *self._values.values(),
+            self._values,
             self._schedule[self._slots, step],
             step + 1,
         )
-        for parameter in self._parameters.values():
-            parameter.grad = None
         self._step += 1
         return loss.cross_entropy
+
+    def _rows(self, step: Tensor) -> Tensor:
+        """Every slot's windows of text at its own step."""
+        return self._windows[self._order[self._slots, step]].long()
+
+    def _shrink(self) -> None:
+        """Half the slots, after the device ran out of memory."""
+        count = self.count // 2
+        warnings.warn(
+            f"{self.count} slots do not fit the memory of {self.device}: going on with {count}; "
+            "trials that had not finished start again",
+            stacklevel=3,
+        )
+        self._parameters, self._buffers, self._values = {}, {}, {}
+        self._first, self._second, self._graph = [], [], None
+        self._order = self._schedule = self._graph_losses = self._step
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._stack(count)
 
     @torch.no_grad()
     def _evaluate(self, slots: list[int]) -> dict[int, float]:
@@ -246,7 +330,7 @@ class Slots:
         for rows in self._valid.split(rows_at_once):
             stacked = rows.expand(len(slots), *rows.shape)
             inputs, targets = stacked[..., :-1], stacked[..., 1:]
-            loss = _stacked_loss(self._model, parameters, buffers, inputs, targets, 0.0, None)
+            loss = self._evaluation_loss(parameters, buffers, inputs, targets)
             total += loss.cross_entropy * len(rows)
         return dict(zip(slots, (total / len(self._valid)).tolist(), strict=True))
 
@@ -255,38 +339,20 @@ class Slots:
         return {name: value[slot].detach() for name, value in self._parameters.items()}
 
 
-def _stacked_loss(
-    model: Transformer,
-    parameters: dict[str, Tensor],
-    buffers: dict[str, Tensor],
-    inputs: Tensor,
-    targets: Tensor,
-    z_loss: float,
-    chunk: int | None,
-) -> Loss:
-    """One loss for each slot."""
-    features = functional_call(model, {**parameters, **buffers}, (inputs,), {"logits": False})
-    head, bias = parameters["unembedding.weight"], parameters.get("unembedding.bias")
-    return language_model_loss(features, head, targets, bias=bias, z_loss=z_loss, chunk=chunk)
-
-
 @torch.no_grad()
 def _adamw(
     parameters: list[Tensor],
-    grads: list[Tensor],
+    grads: Sequence[Tensor],
     first: list[Tensor],
     second: list[Tensor],
-    lr: Tensor,
-    weight_decay: Tensor,
-    eps: Tensor,
-    beta1: Tensor,
-    beta2: Tensor,
+    values: dict[str, Tensor],
     schedule: Tensor,
     step: Tensor,
 ) -> None:
     """torch's AdamW for every slot and tensor: values are [tensors, slots], steps [slots]."""
-    rate = lr * schedule
-    kept = 1.0 - rate * weight_decay
+    eps, beta1, beta2 = values["eps"], values["beta1"], values["beta2"]
+    rate = values["lr"] * schedule
+    kept = 1.0 - rate * values["weight_decay"]
     size = rate / (1.0 - beta1**step)
     correction = (1.0 - beta2**step).sqrt()
     for i, (p, g, m, v) in enumerate(zip(parameters, grads, first, second, strict=True)):

@@ -1,0 +1,89 @@
+"""How many slots fit a device: parameters and moments by arithmetic, activations by measuring one.
+
+A step of one slot is run forward on the device, uncompiled, and what autograd keeps for the
+backward pass is added up. A compiled program keeps less, so the answer errs on the side of fitting.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from completedp.training.stacked import StackedLoss
+
+MOST_SLOTS = {"cuda": 64, "cpu": 16}
+"""More do not pay: the device is busy (docs/benchmarks.md)."""
+_USED = 0.85
+"""The part of free memory that is planned for; the rest is for kernels and fragments."""
+
+
+def slots_that_fit(
+    model: nn.Module,
+    loss: StackedLoss,
+    rows: Tensor,
+    *,
+    weights: torch.dtype = torch.float32,
+    at_most: int | None = None,
+) -> int:
+    """The number of slots for batches like `rows` [1, sequences, context + 1]."""
+    device = rows.device
+    most = MOST_SLOTS.get(device.type, 16)
+    if at_most is not None:
+        most = min(most, at_most)
+    fitting = int(free_memory(device) * _USED / slot_memory(model, loss, rows, weights))
+    return max(1, min(most, fitting))
+
+
+def slot_memory(
+    model: nn.Module, loss: StackedLoss, rows: Tensor, weights: torch.dtype = torch.float32
+) -> int:
+    """Bytes that one slot needs: weights, gradients, two moments, and what backward needs."""
+    device = rows.device
+    parameters = {
+        name: torch.zeros(1, *p.shape, device=device, dtype=weights).requires_grad_()
+        for name, p in model.named_parameters()
+    }
+    buffers = {
+        name: torch.zeros(
+            1, *b.shape, device=device, dtype=weights if b.is_floating_point() else b.dtype
+        )
+        for name, b in model.named_buffers()
+    }
+    own = {p.untyped_storage().data_ptr() for p in parameters.values()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        # Bound to a name: what is kept must live until all has been counted.
+        found = loss(parameters, buffers, rows[..., :-1], rows[..., 1:])
+    del found
+    state = 4 * sum(p.nbytes for p in parameters.values())
+    # The backward pass holds a gradient or two besides, at most of the largest size.
+    return state + sum(kept.values()) + 2 * max(kept.values(), default=0)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be had."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + cached
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not every system says
+        return math.floor(2.0 * 2**30)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device or the host has no more memory to give."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

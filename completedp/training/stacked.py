@@ -1,0 +1,195 @@
+"""One model, many sets of parameters: a loss for each slot of a stack.
+
+The reference model runs on stacked parameters as it is. Any other module is mapped over the slots
+by `torch.func.vmap`, with attention folded: it has no parameters, so to it slots are only more
+sequences, and the fused kernels stay in use (vmap has no rule for them on a CPU, and would loop).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+
+from completedp.lm.loss import Loss, language_model_loss, plain_loss
+from completedp.lm.transformer import Transformer
+from completedp.theory.errors import CompletedpError
+
+Tensors = dict[str, Tensor]
+StackedLoss = Callable[[Tensors, Tensors, Tensor, Tensor], Loss]
+"""Parameters, buffers, inputs and targets, all with a leading dimension of slots, to losses."""
+ModelLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""The user's own: a model and a batch to one number."""
+
+
+def reference_loss(
+    model: Transformer, z_loss: float = 0.0, chunk: int | None = None
+) -> StackedLoss:
+    """The reference model's language-model loss."""
+
+    def stacked(parameters: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor) -> Loss:
+        features = functional_call(model, {**parameters, **buffers}, (inputs,), {"logits": False})
+        head, bias = parameters["unembedding.weight"], parameters.get("unembedding.bias")
+        return language_model_loss(features, head, targets, bias=bias, z_loss=z_loss, chunk=chunk)
+
+    return stacked
+
+
+def vmapped_loss(
+    model: nn.Module, loss: ModelLoss | None = None, *, autocast: torch.dtype | None = None
+) -> StackedLoss:
+    """Any module's loss; next-token cross-entropy of its logits if none is given.
+
+    Modules that draw random numbers or keep statistics of a batch are refused: a slot has to train
+    as it would alone.
+    """
+    _refuse(model)
+    together = _WithLoss(model, loss or next_token_loss)
+
+    def one(tensors: Tensors, inputs: Tensor, targets: Tensor) -> Tensor:
+        return functional_call(together, tensors, (inputs, targets))
+
+    def stacked(parameters: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor) -> Loss:
+        tensors = {f"model.{name}": value for name, value in {**parameters, **buffers}.items()}
+        narrow = torch.autocast(inputs.device.type, autocast, enabled=autocast is not None)
+        with _said_plainly(), narrow, _FoldedAttention():
+            total = vmap(one)(tensors, inputs, targets)
+        return Loss(total, total.detach())
+
+    return stacked
+
+
+def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of a model's logits, its output or their `logits` field."""
+    out = model(inputs)
+    logits = getattr(out, "logits", out)
+    return plain_loss(logits.flatten(0, -2), targets.flatten(), 0.0).total
+
+
+def compiled(stacked: StackedLoss, model: nn.Module, *example: Any) -> StackedLoss:
+    """The same loss as one compiled program for the shapes of the example."""
+    if isinstance(model, Transformer):
+        return torch.compile(stacked, dynamic=False)
+    # Dynamo does not follow vmap into a module with the folding above; a trace of the operators,
+    # on tensors without memory, has neither.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        trace = make_fx(stacked, tracing_mode="fake", _allow_non_fake_inputs=True)(*example)
+    return torch.compile(trace, dynamic=False)
+
+
+class _WithLoss(nn.Module):
+    """A module whose forward pass is the loss, so that `functional_call` reaches the model."""
+
+    def __init__(self, model: nn.Module, loss: ModelLoss) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.loss(self.model, inputs, targets)
+
+
+class _FoldedAttention(TorchFunctionMode):
+    """Sends every call of torch's attention through `_Attention`."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        return _Attention.apply(*_attention_arguments(*args, **(kwargs or {})))
+
+
+def _attention_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> tuple[Any, ...]:
+    if dropout_p > 0:
+        raise CompletedpError(
+            f"attention with dropout_p = {dropout_p:g} cannot train in slots: set it to 0"
+        )
+    return query, key, value, attn_mask, is_causal, scale, enable_gqa
+
+
+class _Attention(torch.autograd.Function):
+    """Attention that under vmap takes its slots as more sequences."""
+
+    @staticmethod
+    def forward(*args: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        query, key, value, mask, is_causal, scale, enable_gqa = args
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+        # Autograd is below vmap here, and follows what is called: no backward of our own.
+        slots = info.batch_size
+
+        def stacked(tensor: Tensor, dim: int | None) -> Tensor:
+            return tensor.expand(slots, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+        query, key, value = (stacked(*pair) for pair in zip(args[:3], in_dims[:3], strict=True))
+        mask = args[3]
+        if mask is not None:  # to [slots, sequences, heads or 1, queries, keys]
+            mask = stacked(mask, in_dims[3])
+            mask = mask[:, *(None,) * (query.dim() - mask.dim())]
+            mask = mask.expand(-1, query.shape[1], *(-1,) * (mask.dim() - 2)).flatten(0, 1)
+        folded = (tensor.flatten(0, -4) for tensor in (query, key, value))
+        out = _Attention.forward(*folded, mask, *args[4:])
+        return out.unflatten(0, query.shape[:-3]), 0
+
+
+def _refuse(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        where = f"{name or 'the model'} ({type(module).__name__})"
+        if isinstance(module, _DropoutNd) and module.training and module.p > 0:
+            raise CompletedpError(
+                f"{where} drops units at random, and a slot has to train as it would alone: "
+                "set its p to 0"
+            )
+        if isinstance(module, _BatchNorm):
+            raise CompletedpError(
+                f"{where} keeps statistics of its batches, which slots cannot: "
+                "use a layer or group norm"
+            )
+
+
+@contextlib.contextmanager
+def _said_plainly() -> Iterator[None]:
+    """What vmap cannot map, in one line that says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        message = str(error)
+        if "randomness" in message:
+            raise CompletedpError(
+                "the model draws random numbers in its forward pass (dropout, noise): slots need "
+                "one without"
+            ) from None
+        if "data-dependent control flow" in message or ".item()" in message:
+            raise CompletedpError(
+                "the model's forward pass branches on the values of tensors (if, while, .item()): "
+                "slots run one program for all, so write the branch with torch.where"
+            ) from None
+        raise
