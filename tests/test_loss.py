@@ -186,6 +186,7 @@ def test_chunk_is_chosen_by_the_number_of_logits(monkeypatch: pytest.MonkeyPatch
     largest = {}
     for limit in (64 * 101, 16 * 101):
         monkeypatch.setattr(loss_module, "CHUNK_LOGITS", limit)
+        monkeypatch.setattr(loss_module, "CHUNK_POSITIONS", 1)
         with Sizes() as seen:
             language_model_loss(targets=targets, **leaves)
         largest[limit] = seen.largest
@@ -215,3 +216,25 @@ def test_large_logits_stay_finite() -> None:
     parts = value_and_gradients(leaves, targets, chunk=4)
     assert parts[0] == pytest.approx(whole[0])
     assert all(torch.isfinite(gradient).all() for gradient in parts[2].values())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("vocabulary", [257, 4096, 50_257])
+def test_gpu_fused_softmax(vocabulary: int, compile: bool) -> None:
+    """On a GPU the one-pass softmax gives the plain loss and its gradients, slots and all."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    options = {"generator": generator, "device": "cuda"}
+    features = torch.randn(3, 2, 20, 64, **options).bfloat16().requires_grad_()
+    weight = (torch.randn(3, vocabulary, 64, **options) * 0.2).requires_grad_()
+    targets = torch.randint(vocabulary, (3, 2, 20), **options)
+    loss = torch.compile(language_model_loss, dynamic=False) if compile else language_model_loss
+    found = []
+    for chunk in (0, 40, 16):
+        made = loss(features, weight, targets, z_loss=0.01, chunk=chunk)
+        grads = torch.autograd.grad(made.total.sum(), (features, weight))
+        found.append([made.total, made.cross_entropy, *(g.float() for g in grads)])
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, two, rtol=0.02, atol=2e-3 * one.abs().max().item())

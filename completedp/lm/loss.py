@@ -13,8 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from completedp.lm.fused_softmax import can_fuse, softmax_gradient_
+
 CHUNK_LOGITS = 32 * 1024 * 1024
 """Above this many logits (128 MiB in float32) the loss is computed in chunks of about it."""
+CHUNK_POSITIONS = 1024
+"""A chunk has at least so many positions: each adds to the large gradient of the unembedding."""
 
 
 class Loss(NamedTuple):
@@ -43,7 +47,7 @@ def language_model_loss(
     if chunk is None:
         logits_a_position = weight.shape[-2] * slots.numel()
         whole = targets.shape[-1] * logits_a_position <= CHUNK_LOGITS
-        chunk = 0 if whole else max(1, CHUNK_LOGITS // logits_a_position)
+        chunk = 0 if whole else max(CHUNK_POSITIONS, CHUNK_LOGITS // logits_a_position)
     if chunk == 0:
         return plain_loss(_logits(features, weight, bias), targets, z_loss)
     total, cross_entropy = _ChunkedLoss.apply(
@@ -57,7 +61,7 @@ def plain_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Loss:
     logits = logits.to(_wide(logits.dtype))
     # F.cross_entropy would find log_z a second time, which on a GPU costs more than it saves.
     log_z = logits.logsumexp(-1)
-    cross_entropy = (log_z - _picked(logits, targets)).mean(-1)
+    cross_entropy = (log_z - _Picked.apply(logits, targets)).mean(-1)
     total = cross_entropy + z_loss * log_z.square().mean(-1) if z_loss else cross_entropy
     return Loss(total, cross_entropy.detach())
 
@@ -86,21 +90,30 @@ class _ChunkedLoss(torch.autograd.Function):
         bias_grad = torch.zeros_like(bias) if with_gradient and bias is not None else None
         for start in range(0, count, chunk):
             part = features[..., start : start + chunk, :]
-            aims = targets[..., start : start + chunk, None]
-            logits = _logits(part, weight, bias).to(wide)
-            log_z = logits.logsumexp(-1)
-            ce_sum += (log_z - logits.gather(-1, aims).squeeze(-1)).sum(-1)
+            aims = targets[..., start : start + chunk]
+            logits = _logits(part, weight, bias)
+            if with_gradient and can_fuse(logits):
+                grad = logits.contiguous()
+                log_z, picked = softmax_gradient_(grad, aims.contiguous(), z_loss, 1.0 / count)
+            else:
+                logits = logits.to(wide)
+                log_z = logits.logsumexp(-1)
+                picked = logits.gather(-1, aims[..., None]).squeeze(-1)
+                grad = None
+            ce_sum += (log_z - picked).sum(-1)
             z_sum += log_z.square().sum(-1)
             if not with_gradient:
                 continue
-            # d total / d logits = (softmax x (1 + 2 z log_z) - onehot) / count
-            grad = logits.sub_(log_z[..., None]).exp_()
-            grad *= (1.0 + 2.0 * z_loss * log_z)[..., None]
-            if torch.compiler.is_compiling():  # no compiler fuses a scatter
-                grad = grad - (_vocabulary(grad) == aims).to(grad.dtype)
-            else:
-                grad.scatter_add_(-1, aims, -torch.ones_like(aims, dtype=grad.dtype))
-            grad = (grad / count).to(features.dtype)
+            if grad is None:
+                # d total / d logits = (softmax x (1 + 2 z log_z) - onehot) / count
+                grad = logits.sub_(log_z[..., None]).exp_()
+                grad *= (1.0 + 2.0 * z_loss * log_z)[..., None]
+                if torch.compiler.is_compiling():  # a scatter would not be fused
+                    grad -= _onehot(aims, grad.shape[-1], grad.dtype)
+                else:
+                    aims = aims[..., None]
+                    grad.scatter_add_(-1, aims, -torch.ones_like(aims, dtype=grad.dtype))
+                grad = (grad / count).to(features.dtype)
             features_grad[..., start : start + chunk, :] = grad @ weight.to(features.dtype)
             weight_grad += grad.mT @ part
             if bias_grad is not None:
@@ -135,17 +148,34 @@ def _logits(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return logits if bias is None else logits + bias.to(features.dtype)[:, None]
 
 
-def _picked(logits: Tensor, targets: Tensor) -> Tensor:
-    """Every position's logit of its target."""
-    if not torch.compiler.is_compiling():
+class _Picked(torch.autograd.Function):
+    """Every position's logit of its target.
+
+    The gradient of a gather is a scatter into zeros, which no compiler fuses with the softmax
+    around it; the same gradient written as a comparison is.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor, targets: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return logits.gather(-1, targets[..., None]).squeeze(-1)
-    # The gradient of a gather is a scatter into zeros the size of the logits, in float32, which
-    # no compiler fuses. A sum over a comparison is read and written with the softmax.
-    return torch.where(_vocabulary(logits) == targets[..., None], logits, 0.0).sum(-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        logits, targets = inputs
+        ctx.save_for_backward(targets)
+        ctx.vocabulary = logits.shape[-1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (targets,) = ctx.saved_tensors
+        return _onehot(targets, ctx.vocabulary, grads[0].dtype) * grads[0][..., None], None
 
 
-def _vocabulary(logits: Tensor) -> Tensor:
-    return torch.arange(logits.shape[-1], device=logits.device)
+def _onehot(targets: Tensor, vocabulary: int, dtype: torch.dtype) -> Tensor:
+    rows = torch.arange(vocabulary, device=targets.device, dtype=torch.int32)
+    return (rows == targets[..., None].int()).to(dtype)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
