@@ -6,7 +6,7 @@ the gradient in its place.
 """
 
 # triton comes with the CUDA builds of torch alone, so a type checker may not find it.
-# pyright: reportMissingImports=false, reportPossiblyUnbound=false
+# pyright: reportMissingImports=false, reportPossiblyUnboundVariable=false
 
 from __future__ import annotations
 
