@@ -211,7 +211,7 @@ def test_impossible_stacks(data: str, recipe: Recipe) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_gpu_slots_follow_the_loop(data: str, recipe: Recipe, tmp_path: Path) -> None:
-    """In bfloat16 on a GPU, compiled and recorded, a slot follows the loop within 0.02 nats."""
+    """In bfloat16 on a GPU, compiled and recorded, a slot follows the loop within 0.05 nats."""
     steps = 30
     config = TrainConfig(
         data=data,
@@ -242,5 +242,5 @@ def test_gpu_slots_follow_the_loop(data: str, recipe: Recipe, tmp_path: Path) ->
         compile=True,
     )
     found = by_label(list(slots.run(trials)))[1]
-    assert found.losses == pytest.approx(curve, abs=0.02)
-    assert found.valid_loss == pytest.approx(result.valid_loss, abs=0.02)
+    assert found.losses == pytest.approx(curve, abs=0.05)
+    assert found.valid_loss == pytest.approx(result.valid_loss, abs=0.05)

@@ -106,12 +106,14 @@ def loss_and_grads(loss: Any, example: Any) -> list[Tensor]:
     return [total, *torch.autograd.grad(total.sum(), list(example[0].values()))]
 
 
-def test_vmap_agrees_with_the_reference_stack() -> None:
+@pytest.mark.parametrize("compile", [False, True])
+def test_vmap_agrees_with_the_reference_stack(compile: bool) -> None:
     """The reference model by vmap gives the losses and gradients of its own stacked form."""
     model = make_model(WIDTH, DEPTH, device="meta", bias=True, output_bias=True)
     example = stacked_example(model)
     native = loss_and_grads(reference_loss(model), example)
-    mapped = loss_and_grads(vmapped_loss(model), example)
+    loss = vmapped_loss(model)
+    mapped = loss_and_grads(compiled(loss, *example) if compile else loss, example)
     for one, other in zip(native, mapped, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
@@ -124,7 +126,7 @@ def test_vmap_agrees_with_one_at_a_time(masked: bool, compile: bool) -> None:
     example = stacked_example(model)
     loss = vmapped_loss(model)
     if compile:
-        loss = compiled(loss, model, *example)
+        loss = compiled(loss, *example)
     found = loss_and_grads(loss, example)
     parameters, buffers, inputs, targets = example
     for slot in range(SLOTS):

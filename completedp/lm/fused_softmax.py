@@ -6,11 +6,9 @@ the gradient in its place.
 """
 
 # triton comes with the CUDA builds of torch alone, so a type checker may not find it.
-# pyright: reportMissingImports=false, reportPossiblyUnboundVariable=false
+# pyright: reportMissingImports=false, reportPossiblyUnboundVariable=false, reportIndexIssue=false, reportInvalidTypeForm=false
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,23 +57,16 @@ def softmax_gradient_(
 if triton is not None:
 
     @triton.jit
-    def _kernel(
-        logits: Any,
-        targets: Any,
-        log_z_out: Any,
-        picked_out: Any,
-        vocabulary: Any,
-        z_loss: Any,
-        scale: Any,
-        BLOCK: tl.constexpr,  # pyright: ignore[reportInvalidTypeForm]
-    ) -> None:
+    def _kernel(  # Triton reads annotations as its own, so there are none
+        logits, targets, log_z_out, picked_out, vocabulary, z_loss, scale, BLOCK: tl.constexpr
+    ):
         row = tl.program_id(0).to(tl.int64)
         columns = tl.arange(0, BLOCK)
         inside = columns < vocabulary
         start = logits + row * vocabulary
         target = tl.load(targets + row)
         picked = tl.load(start + target).to(tl.float32)
-        x = tl.load(start + columns, mask=inside, other=-float("inf")).to(tl.float32)
+        x = tl.load(start + columns, mask=inside, other=float("-inf")).to(tl.float32)
         largest = tl.max(x, 0)
         exponentials = tl.exp(x - largest)
         total = tl.sum(exponentials, 0)

@@ -154,7 +154,7 @@ class Slots:
         if self._compile:
             rows = self._rows(self._step)
             example = (self._parameters, self._buffers, rows[..., :-1], rows[..., 1:])
-            self._step_loss = compiled(self._loss, self._model, *example)
+            self._step_loss = compiled(self._loss, *example)
             self._update = torch.compile(_adamw, dynamic=False)
 
     def run(

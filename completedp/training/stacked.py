@@ -66,6 +66,7 @@ def vmapped_loss(
             total = vmap(one)(tensors, inputs, targets)
         return Loss(total, total.detach())
 
+    stacked.mapped = True  # pyright: ignore[reportFunctionMemberAccess]
     return stacked
 
 
@@ -76,9 +77,9 @@ def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor
     return plain_loss(logits.flatten(0, -2), targets.flatten(), 0.0).total
 
 
-def compiled(stacked: StackedLoss, model: nn.Module, *example: Any) -> StackedLoss:
+def compiled(stacked: StackedLoss, *example: Any) -> StackedLoss:
     """The same loss as one compiled program for the shapes of the example."""
-    if isinstance(model, Transformer):
+    if not getattr(stacked, "mapped", False):
         return torch.compile(stacked, dynamic=False)
     # Dynamo does not follow vmap into a module with the folding above; a trace of the operators,
     # on tensors without memory, has neither.
