@@ -25,6 +25,7 @@ from completedp.training.build import (
     loss_of,
     meta_model,
     planned_model,
+    stack_model,
 )
 from completedp.training.slots import Slots, Trial
 from completedp.training.stacked import next_token_loss
@@ -180,7 +181,7 @@ def _stack(
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if on_gpu else 0
     slots = Slots(
-        meta_model(config, dtype if dtype != torch.float32 else None),
+        stack_model(config, device),
         count,
         data,
         None,

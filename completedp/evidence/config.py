@@ -119,9 +119,13 @@ class BenchConfig:
         return asdict(self)
 
 
+Swept = Literal["lr", "weight_decay", "eps", "init_std"]
+Axis = Literal["width", "depth", "batch", "tokens"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """One hyperparameter over octaves, along one axis of scale."""
+    """One or two hyperparameters over octaves, along axes of scale, each from the same base."""
 
     data: str
     """Folder of tokens, made by `completedp data`."""
@@ -129,20 +133,22 @@ class SweepConfig:
     """Folder for trials, verdict and plot; the same command goes on where it stopped."""
     recipe: str = "default"
     """Recipe file, or `default`; its base is the smallest scale."""
-    hyperparameter: Literal["lr", "weight_decay", "eps", "init_std"] = "lr"
-    """The global value to sweep."""
+    hyperparameters: tuple[Swept, ...] = ("lr",)
+    """One or two global values to sweep."""
     octaves: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
     """Log2 of what the recipe's value is multiplied by, increasing."""
-    axis: Literal["width", "depth", "batch", "tokens"] = "width"
-    """What grows."""
+    second_octaves: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0, 2.0)
+    """The same for the second hyperparameter, where there is one."""
+    axes: tuple[Axis, ...] = ("width",)
+    """What grows, one at a time."""
     factors: tuple[int, ...] = (1, 2, 4)
     """How many times the base, increasing, the first 1."""
     parameterisations: tuple[str, ...] = ("completedp",)
     """Any of sp, mup, completep, completedp."""
     seeds: int = 3
     """Trials per point."""
-    slots: int = 8
-    """Trials at once."""
+    slots: int | None = None
+    """Trials at once; as many as fit the memory if not given."""
     context: int = 256
     """Tokens per sequence."""
     z_loss: float = 1e-4
@@ -157,15 +163,26 @@ class SweepConfig:
     def __post_init__(self) -> None:
         for name in ("data", "out", "recipe"):
             check_path(name, getattr(self, name))
-        for name in ("seeds", "slots", "context", "eval_sequences"):
+        for name in ("seeds", "context", "eval_sequences"):
             check_number(name, getattr(self, name), low=1)
+        if self.slots is not None:
+            check_number("slots", self.slots, low=1)
         check_number("z_loss", self.z_loss, low=0)
-        if len(self.octaves) < 3 or list(self.octaves) != sorted(set(self.octaves)):
+        for name in ("hyperparameters", "axes"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise CompletedpError(f"{name} = {list(values)} must name one or more, each once")
+        if len(self.hyperparameters) > 2:
             raise CompletedpError(
-                f"octaves = {list(self.octaves)} must be three or more, increasing"
+                f"hyperparameters = {list(self.hyperparameters)} must be one or two: "
+                "more are a search, not a grid"
             )
-        for octave in self.octaves:
-            check_number("octaves", octave, low=-64, high=64)
+        for name in ("octaves", "second_octaves"):
+            octaves = getattr(self, name)
+            if len(octaves) < 3 or list(octaves) != sorted(set(octaves)):
+                raise CompletedpError(f"{name} = {list(octaves)} must be three or more, increasing")
+            for octave in octaves:
+                check_number(name, octave, low=-64, high=64)
         if (
             not self.factors
             or self.factors[0] != 1
@@ -175,6 +192,11 @@ class SweepConfig:
                 f"factors = {list(self.factors)} must start with 1, the base, and increase"
             )
         check_parameterisations(self.parameterisations)
+
+    @property
+    def grid(self) -> tuple[tuple[float, ...], ...]:
+        """The octaves of each hyperparameter."""
+        return (self.octaves, self.second_octaves)[: len(self.hyperparameters)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

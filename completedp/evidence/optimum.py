@@ -1,66 +1,109 @@
-"""Where the best value of a hyperparameter is, from losses on a grid of octaves, with its error."""
+"""Where the best values of one or two hyperparameters are, from losses on a grid, with the error.
+
+A grid is one array of octaves (log2) for each hyperparameter; losses have its shape, and seeds as
+the last dimension; a trial that diverged has an infinite loss.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+Grid = Sequence[np.ndarray]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimum:
-    """The bottom of a curve of loss against log2 of a value."""
+    """The bottom of a bowl of loss over log2 of the values."""
 
-    octave: float | None
-    """Where it is; None where the lowest loss is at an end of the grid, so not bracketed."""
-    error: float | None
-    """Standard error over seeds; None with one seed."""
+    octaves: tuple[float, ...] | None
+    """Where it is; None where the lowest loss is at an edge of the grid, so not bracketed."""
+    errors: tuple[float, ...] | None
+    """Standard errors over seeds; None with one seed."""
     loss: float | None
     """The fitted loss there; the lowest measured one where it is not bracketed."""
 
 
-def find_optimum(octaves: np.ndarray, losses: np.ndarray) -> Optimum:
-    """The optimum of losses [octaves, seeds]; infinite where a trial diverged.
+def find_optimum(grid: Grid, losses: np.ndarray) -> Optimum:
+    """The optimum: the bottom of a quadratic through the lowest mean loss and its neighbours.
 
-    A parabola through the lowest mean loss and its two neighbours gives the place. Each seed's own
-    parabola, at the same three octaves, gives the spread.
+    Each seed's own quadratic, at the same points, gives the spread.
     """
-    means = losses.mean(axis=1)
-    lowest = int(np.argmin(means))
-    if not math.isfinite(means[lowest]):
-        return Optimum(octave=None, error=None, loss=None)
-    around = slice(lowest - 1, lowest + 2)
-    inside = 0 < lowest < len(octaves) - 1
+    means = losses.mean(axis=-1)
+    if not np.isfinite(means).any():
+        return Optimum(octaves=None, errors=None, loss=None)
+    lowest = _lowest(means)
+    around = _around(lowest)
+    inside = all(0 < i < len(axis) - 1 for i, axis in zip(lowest, grid, strict=True))
     if not inside or not np.isfinite(means[around]).all():
-        return Optimum(octave=None, error=None, loss=float(means[lowest]))
-    place, loss = _bottom(octaves[around], means[around])
-    own = np.array([_bottom(octaves[around], column)[0] for column in losses[around].T])
-    seeds = len(own)
-    error = float(own.std(ddof=1) / math.sqrt(seeds)) if seeds > 1 else None
-    return Optimum(octave=place, error=error, loss=loss)
+        return Optimum(octaves=None, errors=None, loss=float(means[lowest]))
+    near = [axis[part] for axis, part in zip(grid, around, strict=True)]
+    place, loss = _bottom(near, means[around])
+    seeds = losses.shape[-1]
+    errors = None
+    if seeds > 1:
+        own = np.array([_bottom(near, losses[around][..., seed])[0] for seed in range(seeds)])
+        errors = tuple((own.std(axis=0, ddof=1) / math.sqrt(seeds)).tolist())
+    return Optimum(octaves=tuple(place.tolist()), errors=errors, loss=loss)
 
 
-def loss_at(octaves: np.ndarray, losses: np.ndarray, octave: float) -> float:
-    """The mean loss at any octave of the grid.
+def loss_at(grid: Grid, losses: np.ndarray, octaves: Sequence[float]) -> float:
+    """The mean loss anywhere on the grid.
 
-    Around the lowest point it is on the parabola that `find_optimum` takes, so that at the optimum
+    Around the lowest point it is on the quadratic that `find_optimum` takes, so that at the optimum
     itself the two agree; elsewhere on straight lines between the points.
     """
-    means = losses.mean(axis=1)
-    lowest = int(np.argmin(means))
-    around = slice(max(0, lowest - 1), lowest + 2)
-    x, y = octaves[around], means[around]
-    if len(x) == 3 and np.isfinite(y).all() and x[0] <= octave <= x[2]:
-        return float(np.polyval(np.polyfit(x, y, 2), octave))
-    return float(np.interp(octave, octaves, means))
+    means = losses.mean(axis=-1)
+    around = _around(_lowest(means))
+    near = [axis[part] for axis, part in zip(grid, around, strict=True)]
+    inside = all(len(x) == 3 and x[0] <= o <= x[2] for x, o in zip(near, octaves, strict=True))
+    if inside and np.isfinite(means[around]).all():
+        return float(_quadratic(near, means[around]) @ _terms(np.array(octaves)))
+    for axis, octave in zip(reversed(grid), reversed(octaves), strict=True):
+        means = np.apply_along_axis(
+            lambda values, axis=axis, octave=octave: np.interp(octave, axis, values), -1, means
+        )
+    return float(means)
 
 
-def _bottom(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """The lowest point of the parabola through three points, kept between the outer two."""
-    curvature, slope, constant = np.polyfit(x - x[1], y, 2)
-    if not curvature > 0:  # a seed's noise can turn its three points over
-        lowest = int(np.argmin(y))
-        return float(x[lowest]), float(y[lowest])
-    step = float(np.clip(-slope / (2 * curvature), x[0] - x[1], x[2] - x[1]))
-    return float(x[1]) + step, float(curvature * step**2 + slope * step + constant)
+def _lowest(means: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(np.argmin(means), means.shape))
+
+
+def _around(index: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(slice(max(0, i - 1), i + 2) for i in index)
+
+
+def _terms(place: np.ndarray) -> np.ndarray:
+    """1, every coordinate, and every product of two."""
+    pairs = itertools.combinations_with_replacement(range(len(place)), 2)
+    return np.array([1.0, *place, *(place[i] * place[j] for i, j in pairs)])
+
+
+def _quadratic(grid: Grid, losses: np.ndarray) -> np.ndarray:
+    """The quadratic nearest to the losses (through them, for one hyperparameter)."""
+    rows = np.array([_terms(np.array(place)) for place in itertools.product(*grid)])
+    return np.linalg.lstsq(rows, losses.ravel(), rcond=None)[0]
+
+
+def _bottom(grid: Grid, losses: np.ndarray) -> tuple[np.ndarray, float]:
+    """The lowest place of the quadratic around a grid's middle, kept within the grid."""
+    size = len(grid)
+    middle = np.array([axis[1] for axis in grid])
+    shifted = [axis - axis[1] for axis in grid]
+    fit = _quadratic(shifted, losses)
+    hessian = np.zeros((size, size))
+    for term, (i, j) in enumerate(itertools.combinations_with_replacement(range(size), 2)):
+        hessian[i, j] += fit[1 + size + term]
+        hessian[j, i] += fit[1 + size + term]
+    if not (np.linalg.eigvalsh(hessian) > 0).all():  # a seed's noise can turn its points over
+        lowest = _lowest(losses)
+        place = np.array([axis[i] for axis, i in zip(grid, lowest, strict=True)])
+        return place, float(losses[lowest])
+    step = -np.linalg.solve(hessian, fit[1 : 1 + size])
+    step = np.clip(step, [axis[0] for axis in shifted], [axis[-1] for axis in shifted])
+    return middle + step, float(fit @ _terms(step))

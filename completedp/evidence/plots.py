@@ -68,42 +68,76 @@ def curves_svg(
 
 
 def sweep_svg(config: SweepConfig, lines: Sequence[Any]) -> str:
-    """Loss against the hyperparameter: a panel per parameterisation, a curve per scale."""
+    """Loss against the hyperparameters: a row per axis, a column per parameterisation.
+
+    With one hyperparameter a panel has a curve per scale; with two, a map at the largest scale,
+    with the base's optimum and its own.
+    """
     plt = _pyplot()
-    names = config.parameterisations
+    names, rows = config.parameterisations, config.axes
     figure, axes = plt.subplots(
-        1,
+        len(rows),
         len(names),
-        figsize=(4.6 * len(names), 3.8),
+        figsize=(4.4 * len(names), 3.4 * len(rows)),
         squeeze=False,
-        sharey=True,
+        sharex=True,
+        sharey=len(config.grid) == 1,
         layout="constrained",
     )
-    shades = plt.get_cmap("viridis")
-    for panel, name in zip(axes[0], names, strict=True):
-        curves = [line for line in lines if line.parameterisation == name]
-        for index, line in enumerate(curves):
-            colour = shades(index / max(1, len(curves) - 1) * 0.85)
-            points = [
-                (octave, [x for x in row if x is not None])
-                for octave, row in zip(config.octaves, line.losses, strict=True)
-                if all(x is not None for x in row)
-            ]
-            xs = [octave for octave, _ in points]
-            means = [sum(row) / len(row) for _, row in points]
-            for octave, row in points:
-                panel.plot([octave] * len(row), row, ".", color=colour, markersize=3, alpha=0.6)
-            panel.plot(
-                xs, means, "-o", color=colour, markersize=4, label=f"{config.axis} x{line.factor}"
-            )
-            if line.optimum.octave is not None:
-                panel.axvline(line.optimum.octave, color=colour, linewidth=1, linestyle=":")
-        panel.set_title(name, fontsize=10)
-        panel.set_xlabel(f"log2({config.hyperparameter} / recipe's)")
-        panel.grid(alpha=0.3)
-        panel.legend(frameon=False, fontsize=8)
-    axes[0][0].set_ylabel("validation loss")
+    draw = _sweep_curves if len(config.grid) == 1 else _sweep_map
+    for row, axis in zip(axes, rows, strict=True):
+        for panel, name in zip(row, names, strict=True):
+            mine = [line for line in lines if line.parameterisation == name]
+            draw(plt, panel, config, [line for line in mine if line.axis in ("base", axis)], axis)
+            panel.set_title(f"{axis}, {name}", fontsize=10)
+    for panel in axes[-1]:
+        panel.set_xlabel(f"log2({config.hyperparameters[0]} / recipe's)")
     return _svg(plt, figure)
+
+
+def _sweep_curves(
+    plt: Any, panel: Any, config: SweepConfig, curves: Sequence[Any], axis: str
+) -> None:
+    """Mean losses as lines, seeds as points; the optima dotted. Divergence leaves a gap."""
+    shades = plt.get_cmap("viridis")
+    for index, line in enumerate(curves):
+        colour = shades(index / max(1, len(curves) - 1) * 0.85)
+        points = [
+            (octave, row)
+            for octave, row in zip(config.octaves, line.losses, strict=True)
+            if all(x is not None for x in row)
+        ]
+        xs, means = [octave for octave, _ in points], [sum(row) / len(row) for _, row in points]
+        for octave, row in points:
+            panel.plot([octave] * len(row), row, ".", color=colour, markersize=3, alpha=0.6)
+        panel.plot(xs, means, "-o", color=colour, markersize=4, label=f"{axis} x{line.factor}")
+        if line.optimum.octaves is not None:
+            panel.axvline(line.optimum.octaves[0], color=colour, linewidth=1, linestyle=":")
+    panel.grid(alpha=0.3)
+    panel.legend(frameon=False, fontsize=8)
+    panel.set_ylabel("validation loss")
+
+
+def _sweep_map(plt: Any, panel: Any, config: SweepConfig, maps: Sequence[Any], axis: str) -> None:
+    """Mean losses of the largest scale in colour; diverged cells are blank."""
+    last = maps[-1]
+    means = [
+        [sum(cell) / len(cell) if None not in cell else float("nan") for cell in row]
+        for row in last.losses
+    ]
+    # Rows of `means` are the first hyperparameter, which is drawn along x.
+    turned = [list(column) for column in zip(*means, strict=True)]
+    colours = panel.pcolormesh(
+        config.octaves, config.second_octaves, turned, shading="nearest", cmap="viridis_r"
+    )
+    panel.figure.colorbar(colours, ax=panel, label=f"loss at {axis} x{last.factor}")
+    for line, marker, label in ((maps[0], "o", "base's optimum"), (last, "*", "optimum")):
+        if line.optimum.octaves is not None:
+            x, y = line.optimum.octaves
+            panel.plot(x, y, marker, color="red", markersize=9, label=label, fillstyle="none")
+    panel.set_ylabel(f"log2({config.hyperparameters[1]} / recipe's)")
+    if panel.get_legend_handles_labels()[0]:  # neither may be bracketed
+        panel.legend(frameon=True, fontsize=7)
 
 
 def _panel(panel: Any, rows: list[Row], sizes: Sequence[int]) -> None:

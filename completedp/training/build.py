@@ -39,6 +39,12 @@ def meta_model(config: ModelConfig, compute_dtype: torch.dtype | None = None) ->
         return Transformer(config, compute_dtype)
 
 
+def stack_model(config: ModelConfig, device: torch.device) -> Transformer:
+    """The model for a stack of slots: no memory, products in bfloat16 on a GPU."""
+    dtype = choose_dtype("auto", device)
+    return meta_model(config, None if dtype == torch.float32 else dtype)
+
+
 def planned_model(
     config: ModelConfig,
     recipe: Recipe,
