@@ -36,6 +36,7 @@ def base_recipe(vocab: int) -> Recipe:
 
 
 def main() -> None:
+    """Sweep, or go on, and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data")
     parser.add_argument("out")

@@ -15,7 +15,7 @@ from completedp.lm.batches import Batches
 from completedp.theory.recipe import Recipe
 from completedp.training.memory import is_out_of_memory, slot_memory, slots_that_fit
 from completedp.training.slots import Slots, Trial
-from completedp.training.stacked import compiled, reference_loss, vmapped_loss
+from completedp.training.stacked import reference_loss, vmapped_loss
 
 torch.set_num_threads(1)
 SLOTS, SEQUENCES, CONTEXT, WIDTH, DEPTH = 3, 2, 12, 64, 2
@@ -111,9 +111,8 @@ def test_vmap_agrees_with_the_reference_stack(compile: bool) -> None:
     """The reference model by vmap gives the losses and gradients of its own stacked form."""
     model = make_model(WIDTH, DEPTH, device="meta", bias=True, output_bias=True)
     example = stacked_example(model)
-    native = loss_and_grads(reference_loss(model), example)
-    loss = vmapped_loss(model)
-    mapped = loss_and_grads(compiled(loss, *example) if compile else loss, example)
+    native = loss_and_grads(reference_loss(model, compile=compile), example)
+    mapped = loss_and_grads(vmapped_loss(model), example)
     for one, other in zip(native, mapped, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
@@ -124,10 +123,7 @@ def test_vmap_agrees_with_one_at_a_time(masked: bool, compile: bool) -> None:
     """A stack of a plain module gives each slot the loss and gradients it has alone."""
     model = Plain(masked).double()
     example = stacked_example(model)
-    loss = vmapped_loss(model)
-    if compile:
-        loss = compiled(loss, *example)
-    found = loss_and_grads(loss, example)
+    found = loss_and_grads(vmapped_loss(model, compile=compile), example)
     parameters, buffers, inputs, targets = example
     for slot in range(SLOTS):
         own = {n: t[slot].detach().requires_grad_() for n, t in parameters.items()}
@@ -274,7 +270,7 @@ def test_one_slot_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_number_of_slots_follows_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a count as many slots as fit are made, never none, nor more than asked for or pay."""
+    """Without a count as many slots as fit are made: never none, nor more than pay or are used."""
     model = make_model(WIDTH, DEPTH, device="meta")
     loss = reference_loss(model)
     rows = torch.zeros(1, SEQUENCES, CONTEXT + 1, dtype=torch.int64)
@@ -282,14 +278,15 @@ def test_the_number_of_slots_follows_the_memory(monkeypatch: pytest.MonkeyPatch)
     parameters = sum(p.numel() for p in model.parameters())
     assert each > 16 * parameters
 
-    def fitting(free: float, at_most: int | None = None) -> int:
+    def fitting(free: float, trials: int | None = None) -> int:
         monkeypatch.setattr("completedp.training.memory.free_memory", lambda device: int(free))
-        return slots_that_fit(model, loss, rows, at_most=at_most)
+        return slots_that_fit(model, loss, rows, trials=trials)
 
     assert fitting(5.2 * each / 0.85) == 5
     assert fitting(0.5 * each) == 1
     assert fitting(1e6 * each) == 16
-    assert fitting(1e6 * each, at_most=3) == 3
+    assert fitting(1e6 * each, trials=3) == 3
+    assert fitting(1e6 * each, trials=18) == 9  # two rounds either way
     monkeypatch.setattr("completedp.training.memory.free_memory", lambda device: 6.5 * each)
     assert small_stack(None)[0].count == 5
 

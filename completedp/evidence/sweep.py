@@ -294,7 +294,7 @@ def _train(
             z_loss=config.z_loss,
             eval_sequences=config.eval_sequences,
             compile=config.compile,
-            at_most=len(together),
+            trials=len(together),
         )
         together.sort(key=lambda trial: -trial.steps)  # the long ones last would run alone
         for outcome in slots.run(together, progress=progress):

@@ -196,16 +196,25 @@ class Transformer(nn.Module):
         unembedding in chunks starts from them.
         """
         x_BTD = self.embedding(tokens_BT)
-        dtype = self.compute_dtype or x_BTD.dtype
-        config = self.config
-        rotation = rotary_angles(
-            tokens_BT.shape[-1], config.head_dim, config.rope_theta, x_BTD.device, dtype
-        )
         for layer, block in enumerate(self.blocks):
-            x_BTD = block(x_BTD, self.residual_multipliers[..., layer, :], rotation, dtype)
+            x_BTD = block(x_BTD, *self.block_inputs(layer, x_BTD))
+        features = self.features(x_BTD)
+        return self.unembedding(features) if logits else features
+
+    def block_inputs(
+        self, layer: int, x_BTD: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], torch.dtype]:
+        """What a block takes besides the stream: its multipliers, the rotation, the type."""
+        dtype = self.compute_dtype or x_BTD.dtype
+        length, config = x_BTD.shape[-2], self.config
+        rotation = rotary_angles(length, config.head_dim, config.rope_theta, x_BTD.device, dtype)
+        return self.residual_multipliers[..., layer, :], rotation, dtype
+
+    def features(self, x_BTD: Tensor) -> Tensor:
+        """The end of the stream, normed and multiplied: what the unembedding reads."""
         multiplier = self.output_multiplier
-        x_BTD = (self.output_norm(x_BTD) * multiplier.view(*multiplier.shape, 1, 1, 1)).to(dtype)
-        return self.unembedding(x_BTD) if logits else x_BTD
+        x_BTD = self.output_norm(x_BTD) * multiplier.view(*multiplier.shape, 1, 1, 1)
+        return x_BTD.to(self.compute_dtype or x_BTD.dtype)
 
 
 @torch.compiler.assume_constant_result  # else every kernel that rotates computes them again

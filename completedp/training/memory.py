@@ -28,15 +28,18 @@ def slots_that_fit(
     rows: Tensor,
     *,
     weights: torch.dtype = torch.float32,
-    at_most: int | None = None,
+    trials: int | None = None,
 ) -> int:
-    """The number of slots for batches like `rows` [1, sequences, context + 1]."""
+    """The number of slots for batches like `rows` [1, sequences, context + 1].
+
+    For a known number of trials the fewest slots that need no more rounds: empty ones cost as much
+    as full ones.
+    """
     device = rows.device
     most = MOST_SLOTS.get(device.type, 16)
-    if at_most is not None:
-        most = min(most, at_most)
     fitting = int(free_memory(device) * _USED / slot_memory(model, loss, rows, weights))
-    return max(1, min(most, fitting))
+    count = max(1, min(most, fitting))
+    return count if trials is None else math.ceil(trials / math.ceil(trials / count))
 
 
 def slot_memory(

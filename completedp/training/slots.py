@@ -16,6 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class Slots:
     `model` may be on the meta device: it gives names, shapes and the program. Any module will do;
     `loss` is its loss, if not next-token cross-entropy, and `autocast` the type of its products
     (the reference model has its own `compute_dtype`, z-loss and chunks). Without a `count`, as many
-    slots as pay and fit the free memory, but not more than `at_most`.
+    slots as pay and fit the free memory; fewer if that does for so many `trials`.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Slots:
         chunk: int | None = None,
         eval_sequences: int = 256,
         compile: bool = False,
-        at_most: int | None = None,
+        trials: int | None = None,
     ) -> None:
         if count is not None and count < 1:
             raise CompletedpError(f"slots = {count} must be at least 1")
@@ -106,18 +107,20 @@ class Slots:
         self.device = torch.device(device)
         self._data, self._sequences = train_data, sequences
         self._model, self._weights, self._compile = model, weights, compile
+        self._make_loss: Callable[..., StackedLoss]
         if isinstance(model, Transformer) and loss is None:
-            self._loss: StackedLoss = reference_loss(model, z_loss, chunk)
+            self._make_loss = partial(reference_loss, model, z_loss, chunk)
             self._evaluation_loss: StackedLoss = reference_loss(model)
         else:
-            self._loss = self._evaluation_loss = vmapped_loss(model, loss, autocast=autocast)
+            self._make_loss = partial(vmapped_loss, model, loss, autocast=autocast)
+            self._evaluation_loss = self._make_loss()
         self._windows = _on_device(train_data, self.device)
         self._valid = None
         if valid_data is not None:
             self._valid = evaluation_windows(valid_data, eval_sequences).to(self.device)
         if count is None:
             rows = self._windows[:sequences].long().expand(1, -1, -1)
-            count = slots_that_fit(model, self._loss, rows, weights=weights, at_most=at_most)
+            count = slots_that_fit(model, self._make_loss(), rows, weights=weights, trials=trials)
         self._stack(count)
         self.busy_steps = self.slot_steps = 0
         """Slot-steps that trained a trial, and all that ran: their ratio is the occupancy."""
@@ -148,14 +151,11 @@ class Slots:
         self._order = stacked((self.max_steps, self._sequences), torch.int64)
         self._step = stacked((), torch.int64)
         self._slots = torch.arange(count, device=self.device)
-        self._step_loss, self._update = self._loss, _adamw
+        self._loss = self._make_loss(compile=self._compile)
+        # One program for tensors of every size, or it would be compiled for each.
+        self._adamw = compiled(_adamw, dynamic=True) if self._compile else _adamw
         self._graph: torch.cuda.CUDAGraph | None = None
         self._graph_losses = self._step
-        if self._compile:
-            rows = self._rows(self._step)
-            example = (self._parameters, self._buffers, rows[..., :-1], rows[..., 1:])
-            self._step_loss = compiled(self._loss, *example)
-            self._update = torch.compile(_adamw, dynamic=False)
 
     def run(
         self,
@@ -282,20 +282,27 @@ class Slots:
         # A slot without a trial goes on with stale values: what it computes is never read.
         step = self._step.clamp(max=self.max_steps - 1)
         rows = self._rows(step)
-        loss = self._step_loss(self._parameters, self._buffers, rows[..., :-1], rows[..., 1:])
+        loss = self._loss(self._parameters, self._buffers, rows[..., :-1], rows[..., 1:])
         parameters = list(self._parameters.values())
         grads = torch.autograd.grad(loss.total.sum(), parameters)
-        self._update(
-            parameters,
-            grads,
-            self._first,
-            self._second,
-            self._values,
-            self._schedule[self._slots, step],
-            step + 1,
-        )
+        self._update(parameters, grads, self._schedule[self._slots, step], step + 1)
         self._step += 1
         return loss.cross_entropy
+
+    @torch.no_grad()
+    def _update(
+        self, parameters: Sequence[Tensor], grads: Sequence[Tensor], schedule: Tensor, step: Tensor
+    ) -> None:
+        """AdamW for every slot and tensor: values are [tensors, slots], steps [slots]."""
+        beta1, beta2 = self._values["beta1"], self._values["beta2"]
+        rate = self._values["lr"] * schedule
+        kept = 1.0 - rate * self._values["weight_decay"]
+        size = rate / (1.0 - beta1**step)
+        correction = (1.0 - beta2**step).sqrt()
+        columns = (beta1, beta2, self._values["eps"], kept, size, correction)
+        factors = torch.stack(columns, dim=1)  # [tensors, 6, slots]
+        for state in zip(parameters, grads, self._first, self._second, factors, strict=True):
+            self._adamw(*state)
 
     def _rows(self, step: Tensor) -> Tensor:
         """Every slot's windows of text at its own step."""
@@ -339,29 +346,13 @@ class Slots:
         return {name: value[slot].detach() for name, value in self._parameters.items()}
 
 
-@torch.no_grad()
-def _adamw(
-    parameters: list[Tensor],
-    grads: Sequence[Tensor],
-    first: list[Tensor],
-    second: list[Tensor],
-    values: dict[str, Tensor],
-    schedule: Tensor,
-    step: Tensor,
-) -> None:
-    """torch's AdamW for every slot and tensor: values are [tensors, slots], steps [slots]."""
-    eps, beta1, beta2 = values["eps"], values["beta1"], values["beta2"]
-    rate = values["lr"] * schedule
-    kept = 1.0 - rate * values["weight_decay"]
-    size = rate / (1.0 - beta1**step)
-    correction = (1.0 - beta2**step).sqrt()
-    for i, (p, g, m, v) in enumerate(zip(parameters, grads, first, second, strict=True)):
-        shape = (-1, *(1,) * (p.dim() - 1))
-        b1, b2 = beta1[i].view(shape), beta2[i].view(shape)
-        m.mul_(b1).add_((1.0 - b1) * g)
-        v.mul_(b2).add_((1.0 - b2) * g * g)
-        denominator = v.sqrt() / correction[i].view(shape) + eps[i].view(shape)
-        p.mul_(kept[i].view(shape)).sub_(size[i].view(shape) * m / denominator)
+def _adamw(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Tensor) -> None:
+    """torch's AdamW on one tensor [slots, ...], with each slot's own factors [6, slots]."""
+    shaped = factors.view(*factors.shape, *(1,) * (p.dim() - 1))
+    beta1, beta2, eps, kept, size, correction = shaped.unbind(0)
+    m.mul_(beta1).add_((1.0 - beta1) * g)
+    v.mul_(beta2).add_((1.0 - beta2) * g * g)
+    p.mul_(kept).sub_(size * m / (v.sqrt() / correction + eps))
 
 
 def _on_device(data: TokenDataset, device: torch.device) -> Tensor:

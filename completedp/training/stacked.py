@@ -8,6 +8,7 @@ sequences, and the fused kernels stay in use (vmap has no rule for them on a CPU
 from __future__ import annotations
 
 import contextlib
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from completedp.lm.loss import Loss, language_model_loss, plain_loss
-from completedp.lm.transformer import Transformer
+from completedp.lm.transformer import Block, Transformer
 from completedp.theory.errors import CompletedpError
 
 Tensors = dict[str, Tensor]
@@ -33,25 +34,32 @@ ModelLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 def reference_loss(
-    model: Transformer, z_loss: float = 0.0, chunk: int | None = None
+    model: Transformer, z_loss: float = 0.0, chunk: int | None = None, *, compile: bool = False
 ) -> StackedLoss:
-    """The reference model's language-model loss."""
+    """The reference model's language-model loss.
+
+    Compiled, it is two programs: a block's, which all blocks share, and that of what follows them.
+    Compiling takes as long for 64 blocks as for one.
+    """
+    together = _Reference(model, z_loss, chunk, compile)
 
     def stacked(parameters: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor) -> Loss:
-        features = functional_call(model, {**parameters, **buffers}, (inputs,), {"logits": False})
-        head, bias = parameters["unembedding.weight"], parameters.get("unembedding.bias")
-        return language_model_loss(features, head, targets, bias=bias, z_loss=z_loss, chunk=chunk)
+        return functional_call(together, _inside(parameters, buffers), (inputs, targets))
 
     return stacked
 
 
 def vmapped_loss(
-    model: nn.Module, loss: ModelLoss | None = None, *, autocast: torch.dtype | None = None
+    model: nn.Module,
+    loss: ModelLoss | None = None,
+    *,
+    autocast: torch.dtype | None = None,
+    compile: bool = False,
 ) -> StackedLoss:
     """Any module's loss; next-token cross-entropy of its logits if none is given.
 
-    Modules that draw random numbers or keep statistics of a batch are refused: a slot has to train
-    as it would alone.
+    Compiled, it is one program for the shapes of its first call. Modules that draw random numbers
+    or keep statistics of a batch are refused: a slot has to train as it would alone.
     """
     _refuse(model)
     together = _WithLoss(model, loss or next_token_loss)
@@ -60,14 +68,12 @@ def vmapped_loss(
         return functional_call(together, tensors, (inputs, targets))
 
     def stacked(parameters: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor) -> Loss:
-        tensors = {f"model.{name}": value for name, value in {**parameters, **buffers}.items()}
         narrow = torch.autocast(inputs.device.type, autocast, enabled=autocast is not None)
         with _said_plainly(), narrow, _FoldedAttention():
-            total = vmap(one)(tensors, inputs, targets)
+            total = vmap(one)(_inside(parameters, buffers), inputs, targets)
         return Loss(total, total.detach())
 
-    stacked.mapped = True  # pyright: ignore[reportFunctionMemberAccess]
-    return stacked
+    return _Traced(stacked) if compile else stacked
 
 
 def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -77,16 +83,65 @@ def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor
     return plain_loss(logits.flatten(0, -2), targets.flatten(), 0.0).total
 
 
-def compiled(stacked: StackedLoss, *example: Any) -> StackedLoss:
-    """The same loss as one compiled program for the shapes of the example."""
-    if not getattr(stacked, "mapped", False):
-        return torch.compile(stacked, dynamic=False)
-    # Dynamo does not follow vmap into a module with the folding above; a trace of the operators,
-    # on tensors without memory, has neither.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        trace = make_fx(stacked, tracing_mode="fake", _allow_non_fake_inputs=True)(*example)
-    return torch.compile(trace, dynamic=False)
+def compiled(function: Callable[..., Any], *, dynamic: bool = False) -> Callable[..., Any]:
+    """`torch.compile` with a cache of its own.
+
+    Dynamo counts recompilations by code object and gives up after a few; every stack has shapes of
+    its own, and a process may go through many stacks.
+    """
+    own = types.FunctionType(
+        function.__code__.replace(), function.__globals__, closure=function.__closure__
+    )
+    return torch.compile(own, dynamic=dynamic)
+
+
+class _Traced:
+    """A mapped loss, compiled when it is first called.
+
+    Dynamo does not follow vmap into a module with attention folded; a trace of the operators, on
+    tensors without memory, has neither.
+    """
+
+    def __init__(self, stacked: StackedLoss) -> None:
+        self._stacked = stacked
+        self._program: Callable[..., Any] | None = None
+
+    def __call__(self, *tensors: Any) -> Loss:
+        if self._program is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                trace = make_fx(self._stacked, tracing_mode="fake", _allow_non_fake_inputs=True)
+                self._program = torch.compile(trace(*tensors), dynamic=False)
+        return self._program(*tensors)
+
+
+def _inside(parameters: Tensors, buffers: Tensors) -> Tensors:
+    """Names as they are in a module that holds the model as `model`."""
+    return {f"model.{name}": value for name, value in {**parameters, **buffers}.items()}
+
+
+class _Reference(nn.Module):
+    """The reference model with its loss, block by block."""
+
+    def __init__(self, model: Transformer, z_loss: float, chunk: int | None, compile: bool) -> None:
+        super().__init__()
+        self.model, self.z_loss, self.chunk = model, z_loss, chunk
+        self._block: Callable[..., Tensor] = compiled(Block.forward) if compile else Block.forward
+        self._end = compiled(_end) if compile else _end
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Loss:
+        model = self.model
+        x = model.embedding(inputs)
+        for layer, block in enumerate(model.blocks):
+            x = self._block(block, x, *model.block_inputs(layer, x))
+        return self._end(model, x, targets, self.z_loss, self.chunk)
+
+
+def _end(model: Transformer, x: Tensor, targets: Tensor, z_loss: float, chunk: int | None) -> Loss:
+    head = model.unembedding
+    return language_model_loss(
+        model.features(x), head.weight, targets, bias=head.bias, z_loss=z_loss, chunk=chunk
+    )
 
 
 class _WithLoss(nn.Module):
