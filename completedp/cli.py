@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, Suppress, subcommand
 
+from completedp.cli_search import SearchVerb
 from completedp.evidence.config import BenchConfig, CheckConfig, SweepConfig
 from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
@@ -69,7 +70,7 @@ class RulesVerb:
             beta_rule=self.beta_rule,
             weight_decay=self.weight_decay,
         )
-        ratios = parse_ratios(self.ratios)
+        ratios = Ratios.parse(self.ratios)
         if not self.json:
             print(factors_table(rules, ratios))
             return 0
@@ -331,6 +332,7 @@ VERBS = {
     "train": TrainVerb,
     "coordcheck": CoordcheckVerb,
     "gradcheck": GradcheckVerb,
+    "search": SearchVerb,
     "sweep": SweepVerb,
     "bench": BenchVerb,
     "doctor": DoctorVerb,
@@ -347,7 +349,7 @@ def main() -> None:
     except CompletedpError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        resumes = sys.argv[1:2] in (["train"], ["quickstart"], ["sweep"])
+        resumes = sys.argv[1:2] in (["train"], ["quickstart"], ["sweep"], ["search"])
         again = ": the same command goes on where it stopped" if resumes else ""
         print(f"completedp: interrupted{again}", file=sys.stderr)
         sys.exit(130)
@@ -361,23 +363,6 @@ def main() -> None:
         if not re.search("out of memory|can't allocate memory", str(error)):
             raise
         _fail("out of memory: take a smaller --micro-batch, --width, --depth or --vocab")
-
-
-def parse_ratios(text: str) -> Ratios:
-    """`width=4,depth=4` as Ratios."""
-    found: dict[str, float] = {}
-    for part in filter(None, text.replace(" ", "").split(",")):
-        name, equals, value = part.partition("=")
-        if not equals or name not in AXES or name in found:
-            raise CompletedpError(
-                f"--ratios {text!r}: {part!r} must be AXIS=NUMBER, each of "
-                f"{', '.join(AXES)} at most once"
-            )
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise CompletedpError(f"--ratios {text!r}: {value!r} is not a number") from None
-    return Ratios(**found)
 
 
 def parse_count(text: str) -> int:

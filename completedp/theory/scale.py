@@ -32,6 +32,24 @@ class Ratios:
                     f"ratio {field.name} = {value!r:.40} must be above 0 and finite (1e-12 to 1e12)"
                 )
 
+    @classmethod
+    def parse(cls, text: str) -> Ratios:
+        """`width=4,depth=4`; those left out are 1."""
+        names = [field.name for field in fields(cls)]
+        found: dict[str, float] = {}
+        for part in filter(None, text.replace(" ", "").split(",")):
+            name, equals, value = part.partition("=")
+            if not equals or name not in names or name in found:
+                raise CompletedpError(
+                    f"ratios {text!r}: {part!r} must be AXIS=NUMBER, each of "
+                    f"{', '.join(names)} at most once"
+                )
+            try:
+                found[name] = float(value)
+            except ValueError:
+                raise CompletedpError(f"ratios {text!r}: {value!r} is not a number") from None
+        return cls(**found)
+
     @property
     def r(self) -> float:
         """m_B / m_D, by which the optimizer's memory 1 - beta grows."""

@@ -1,0 +1,237 @@
+"""The verbs of `completedp search`: start, worker, status, best, export."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
+
+from completedp.search.config import StudyConfig, WorkerConfig
+from completedp.theory.errors import CompletedpError
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartVerb(StudyConfig, WorkerConfig):
+    """Create a study and work on it here; the same command goes on where it stopped."""
+
+    store: str = "search.db"
+    """A SQLite file, or a postgresql:// URL that several machines share."""
+    study: str = "search"
+    """The study's name."""
+
+    def run(self) -> int:
+        """Search, and say what was found."""
+        from completedp.search.run import open_study, run_study
+        from completedp.search.store import Store
+
+        config = StudyConfig(**_part(self, StudyConfig))
+        options = WorkerConfig(**_part(self, WorkerConfig))
+        with Store(self.store) as store:
+            study = open_study(store, self.study, config)
+            _work(study, lambda report: run_study(study, self.data, options, report))
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerVerb(WorkerConfig):
+    """Join a study from any machine that has its tokens and reaches its store."""
+
+    data: str
+    """Folder of tokens: the study's, by digest."""
+    store: str = "search.db"
+    """A SQLite file, or a postgresql:// URL."""
+    study: str | None = None
+    """The study's name; may be left out when there is one."""
+
+    def run(self) -> int:
+        """Work until the budget is finished."""
+        from completedp.search.run import run_study
+        from completedp.search.store import Store
+
+        options = WorkerConfig(**_part(self, WorkerConfig))
+        with Store(self.store, create=False) as store:
+            study = store.study(self.study)
+            _work(study, lambda report: run_study(study, self.data, options, report))
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusVerb:
+    """How a study stands: trials, rate, best, radius, diverged, who is at work."""
+
+    store: str = "search.db"
+    """A SQLite file, or a postgresql:// URL."""
+    study: str | None = None
+    """The study's name; may be left out when there is one."""
+    watch: bool = False
+    """Look again every two seconds, until it is finished."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Look and say."""
+        from completedp.search.run import status
+        from completedp.search.store import Store
+
+        with Store(self.store, create=False) as store:
+            study = store.study(self.study)
+            while True:
+                found = status(study)
+                if self.json:
+                    _print_json(asdict(found))
+                else:
+                    print(found.lines(), flush=True)
+                if not self.watch or found.counts["finished"] >= found.counts["budget"]:
+                    return 0
+                time.sleep(2.0)
+                print()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestVerb(WorkerConfig):
+    """Measure what a study recommends on fresh seeds, against its start, and write the recipe."""
+
+    data: str
+    """Folder of tokens: the study's."""
+    out: str
+    """Recipe file to write."""
+    store: str = "search.db"
+    """A SQLite file, or a postgresql:// URL."""
+    study: str | None = None
+    """The study's name; may be left out when there is one."""
+    rungs: tuple[str, ...] = ()
+    """Scales to climb, as ratios to the base: tokens=4 width=2,depth=2,tokens=8."""
+    seeds: int = 4
+    """Fresh seeds on each."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Measure, choose and write."""
+        from completedp.search.run import best
+        from completedp.search.store import Store
+        from completedp.training.progress import Reporter
+
+        if self.seeds < 1:
+            raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
+        options = WorkerConfig(**_part(self, WorkerConfig))
+        reporters: dict[str, Any] = {}
+
+        def progress(scale: str, done: int, total: int) -> None:
+            if scale not in reporters:
+                reporters[scale] = Reporter(f"on {scale}: trial-steps", total)
+            reporters[scale].update(done, lambda: "")
+            if done >= total:
+                reporters[scale].__exit__()
+
+        with Store(self.store, create=False) as store:
+            found = best(
+                store.study(self.study),
+                self.data,
+                options,
+                rungs=self.rungs,
+                seeds=self.seeds,
+                progress=progress,
+            )
+        found.recipe.save(self.out)
+        if self.json:
+            rungs = [rung.to_dict() for rung in found.rungs]
+            _print_json({"chosen": found.chosen, "rungs": rungs, "recipe": self.out})
+        else:
+            print(f"{found.lines()}\n{self.out}")
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportVerb:
+    """All trials as CSV, or as an Optuna study for its dashboard."""
+
+    out: Positional[str]
+    """trials.csv, or an Optuna storage such as sqlite:///optuna.db."""
+    store: str = "search.db"
+    """A SQLite file, or a postgresql:// URL."""
+    study: str | None = None
+    """The study's name; may be left out when there is one."""
+
+    def run(self) -> int:
+        """Write them."""
+        from completedp.search.run import export_csv, export_optuna
+        from completedp.search.store import Store
+
+        with Store(self.store, create=False) as store:
+            study = store.study(self.study)
+            if "://" in self.out:
+                count = export_optuna(study, self.out)
+            else:
+                count = export_csv(study, Path(self.out))
+        print(f"{count} trials in {self.out}")
+        return 0
+
+
+Action = (
+    Annotated[StartVerb, subcommand("start", description=StartVerb.__doc__)]
+    | Annotated[WorkerVerb, subcommand("worker", description=WorkerVerb.__doc__)]
+    | Annotated[StatusVerb, subcommand("status", description=StatusVerb.__doc__)]
+    | Annotated[BestVerb, subcommand("best", description=BestVerb.__doc__)]
+    | Annotated[ExportVerb, subcommand("export", description=ExportVerb.__doc__)]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchVerb:
+    """Find per-module hyperparameters: start, worker, status, best, export."""
+
+    action: OmitSubcommandPrefixes[Action]
+
+    def run(self) -> int:
+        """Do what was chosen."""
+        return self.action.run()
+
+
+def _part(verb: Any, config: type) -> dict[str, Any]:
+    """The fields of a verb that belong to one of its configs."""
+    return {field.name: getattr(verb, field.name) for field in fields(config)}
+
+
+def _work(study: Any, run: Any) -> None:
+    """Work on a study with a progress line, and say how it stands at the end."""
+    from completedp.search.run import status
+    from completedp.training.progress import Reporter
+
+    counts = study.counts()
+    print(_described(study), file=sys.stderr)
+    with Reporter("search: trials", counts["budget"], counts["finished"]) as reporter:
+
+        def report(fold: Any, done: Any) -> None:
+            fold.catch_up()
+            state = fold.engine.describe()
+
+            def note() -> str:
+                radius = f", radius {state['radius']:.2f}" if "radius" in state else ""
+                return (
+                    f"best {state['best_loss']:.4f}{radius}, {state['diverged']:.0f} diverged, "
+                    f"slots {done.busy:.0%} busy"
+                )
+
+            reporter.update(fold.seen, note)
+
+        run(report)
+    print(status(study).lines())
+
+
+def _described(study: Any) -> str:
+    of_space = study.spec["space"]
+    return (
+        f"study {study.name!r}: {len(of_space['coordinates'])} coordinates "
+        f"({of_space['kind']}), {study.spec['engine']}, {study.spec['trials']} trials"
+    )
+
+
+def _print_json(data: Any) -> None:
+    from completedp.cli import _print_json
+
+    _print_json(data)

@@ -1,0 +1,85 @@
+"""What a search is asked to do. Plain values: no torch here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from completedp.theory.checks import check_number, check_path
+from completedp.training.config import Shape
+
+SpaceKind = Literal["global", "type", "paper", "kronecker", "full"]
+EngineName = Literal["recombine", "trust-region", "cma-es", "random", "paper-grid", "tpe", "gp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """A study: what is searched, by which engine, judged how."""
+
+    data: str
+    """Folder of tokens, made by `completedp data`."""
+    recipe: str = "default"
+    """Recipe file to start from, or `default`; trials are at its base scale."""
+    space: SpaceKind = "kronecker"
+    """How depth is handled: global, type, paper, kronecker (type x depth) or full."""
+    tunables: tuple[str, ...] = (
+        "lr",
+        "weight_decay",
+        "eps",
+        "one_minus_beta1",
+        "one_minus_beta2",
+        "init_std",
+        "residual",
+    )
+    """What is tuned."""
+    reach: float = 4.0
+    """Octaves a coordinate may go from its start."""
+    target: tuple[str, ...] = ()
+    """Where results are to be used, as ratios to the base (width=4,batch=4): bounds hold there."""
+    engine: EngineName = "recombine"
+    """What proposes points."""
+    trials: int = 300
+    """How many trials; a larger number goes on with the same study."""
+    seed: int = 0
+    """Of the engine and of the trials, which all have their own."""
+    stop_early: bool = True
+    """End hopeless trials early, judged by their loss curves."""
+    context: int = 256
+    """Tokens per sequence."""
+    z_loss: float = 1e-4
+    """Weight of the z-loss."""
+    eval_sequences: int = 256
+    """Validation sequences."""
+    shape: Shape = field(default_factory=Shape)
+    """The model's shape."""
+
+    def __post_init__(self) -> None:
+        for name in ("data", "recipe"):
+            check_path(name, getattr(self, name))
+        for name in ("trials", "context", "eval_sequences"):
+            check_number(name, getattr(self, name), low=1)
+        check_number("seed", self.seed, low=0, high=2**31)
+        check_number("z_loss", self.z_loss, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """How one worker runs trials; may differ from worker to worker of a study."""
+
+    slots: int | None = None
+    """Trials at once; as many as fit the memory if not given."""
+    device: str = "auto"
+    """auto, cpu, cuda."""
+    compile: bool = True
+    """Compile the program."""
+    lease: float = 60.0
+    """Seconds after which a worker that is not heard of is taken for dead."""
+
+    def __post_init__(self) -> None:
+        if self.slots is not None:
+            check_number("slots", self.slots, low=1)
+        check_number("lease", self.lease, low=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)

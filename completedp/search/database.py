@@ -1,0 +1,275 @@
+"""The way to the database under a store: connections, transactions, and what can go wrong.
+
+SQLite is a file for the processes of one machine. It is in WAL mode, where readers and the writer
+do not wait for each other; a write takes the lock with its first word (BEGIN IMMEDIATE), because a
+transaction that began as a reader cannot always become a writer. `synchronous=NORMAL` survives the
+death of any process; a power cut may undo the last moments, never break the file.
+
+PostgreSQL is for several machines. Writers of one study queue at its row (SELECT ... FOR UPDATE),
+and times are the server's, so that clocks need not agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+
+from completedp.search.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
+from completedp.theory.checks import check_path
+from completedp.theory.errors import CompletedpError
+
+PATIENCE_SECONDS = 120.0
+"""How long a locked file or a server that restarts is waited for before it is an error."""
+_LOCK_TIMEOUT_SECONDS = 5.0
+"""One wait inside SQLite, where Ctrl-C is not heard; patience is many of them."""
+_IDLE_TIMEOUT = "60s"
+"""PostgreSQL ends a transaction whose client went silent: a machine that lost power in the middle
+of a claim must not hold the study's row until TCP gives up."""
+_CREATION_LOCK = 0x636470
+"""PostgreSQL's advisory lock for what has no row to lock yet; any number will do."""
+
+T = TypeVar("T")
+
+
+class Database:
+    """One process's way to a database: `run` does a piece of work in a transaction."""
+
+    def __init__(self, url: str, *, create: bool, clock: Callable[[], float]) -> None:
+        self._open_on_this_thread = threading.local()
+        self._path: Path | None = None
+        self._password = ""
+        if "://" in url:
+            parsed = _parsed(url)
+        else:
+            check_path("store", url)
+            parsed = sa.URL.create("sqlite", database=str(Path(url).expanduser()))
+        self.is_postgres = parsed.get_backend_name() != "sqlite"
+        if self.is_postgres:
+            self._password = str(parsed.password or "")
+            self.shown = _shown(parsed)
+            self._engine = _postgres(parsed)
+        else:
+            self.shown = repr(parsed.database)
+            self._path = Path(parsed.database or "").absolute()  # the process may change folders
+            self._check_path(self._path, create)
+            self._engine = _sqlite(self._path, clock)
+        self._writer = self._engine.execution_options(begin="BEGIN IMMEDIATE")
+        self._reader = self._engine.execution_options(begin="BEGIN")
+        try:
+            self._prepare(create)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, work: Callable[[sa.Connection], T], *, write: bool = False) -> T:
+        """What `work` returns, done in one transaction; inside another `run`, in that one.
+
+        `work` is done again when the database was locked or went away meanwhile.
+        """
+        current = getattr(self._open_on_this_thread, "connection", None)
+        if current is not None:
+            return work(current)
+        if self._path is not None and not self._path.exists():
+            # Whoever still has a deleted file open would go on writing into nothing.
+            raise CompletedpError(f"the store {self.shown} is gone: put the file back")
+        engine = self._writer if write else self._reader
+        return self._patiently(engine, work, PATIENCE_SECONDS)
+
+    def lock_creation(self, connection: sa.Connection) -> None:
+        """Let one process at a time create; a SQLite writer is alone already."""
+        if self.is_postgres:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
+
+    def close(self) -> None:
+        """Close the connections; the last one folds SQLite's -wal file into the database."""
+        self._engine.dispose()
+
+    def _patiently(
+        self, engine: sa.Engine, work: Callable[[sa.Connection], T], patience: float
+    ) -> T:
+        deadline = time.monotonic() + patience
+        pause = 0.01
+        while True:
+            try:
+                with engine.begin() as connection, self._marked_open(connection):
+                    return work(connection)
+            except DBAPIError as error:
+                if not self._may_pass(error) or time.monotonic() >= deadline:
+                    raise CompletedpError(self._explanation(error)) from error
+            time.sleep(pause * random.uniform(0.5, 1.0))  # or all who wait come back together
+            pause = min(2 * pause, 1.0)
+
+    @contextlib.contextmanager
+    def _marked_open(self, connection: sa.Connection) -> Iterator[None]:
+        self._open_on_this_thread.connection = connection
+        try:
+            yield
+        finally:
+            self._open_on_this_thread.connection = None
+
+    def _check_path(self, path: Path, create: bool) -> None:
+        try:
+            if path.is_dir():
+                raise CompletedpError(f"the store {self.shown} is a folder: name a file in it")
+            if path.exists():
+                return
+        except OSError as error:  # a folder on the way that may not be entered, an endless name
+            raise CompletedpError(
+                f"cannot open the store {self.shown}: {error.strerror}"
+            ) from error
+        if not create:
+            raise CompletedpError(
+                f"no store at {self.shown}: start a study there, or mend the path"
+            )
+        if not path.parent.is_dir():
+            raise CompletedpError(
+                f"the folder of the store {self.shown} does not exist: create {str(path.parent)!r}"
+            )
+
+    def _prepare(self, create: bool) -> None:
+        """Create the tables in a new database; check the version of those that are there."""
+        # A server that does not answer at first is more likely a slip in the URL than a restart.
+        patience = 0.0 if self.is_postgres else PATIENCE_SECONDS
+        version = self._patiently(self._reader, self._version, patience)
+        if version is None and not create:
+            raise CompletedpError(f"no store in {self.shown}: start a study there, or mend the URL")
+        if version is None:
+            if not self.is_postgres:  # a property of the file; not to be set in a transaction
+                alone = self._engine.execution_options(begin="")
+                wal = sa.text("PRAGMA journal_mode=WAL")
+                self._patiently(alone, lambda c: c.execute(wal).all(), patience)
+            version = self._patiently(self._writer, self._create, patience)
+        if version != VERSION:
+            raise CompletedpError(
+                f"the store {self.shown} has schema version {version}, this completedp knows "
+                f"{VERSION}: upgrade completedp"
+            )
+
+    def _version(self, connection: sa.Connection) -> int | None:
+        """The schema's version; None in an empty database."""
+        inspector = sa.inspect(connection)
+        if inspector.has_table(SCHEMA.name):
+            return connection.scalar(sa.select(SCHEMA.c.version))
+        if not self.is_postgres and inspector.get_table_names():
+            raise CompletedpError(
+                f"{self.shown} is another program's SQLite file, not a store: name a new file"
+            )
+        return None
+
+    def _create(self, connection: sa.Connection) -> int | None:
+        self.lock_creation(connection)
+        version = self._version(connection)
+        if version is None:  # nobody was faster
+            TABLES.create_all(connection)
+            connection.execute(sa.insert(SCHEMA).values(version=VERSION))
+            return VERSION
+        return version
+
+    def _may_pass(self, error: DBAPIError) -> bool:
+        if self.is_postgres:
+            return isinstance(error, OperationalError) or error.connection_invalidated
+        return _sqlite_code(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"))
+
+    def _explanation(self, error: DBAPIError) -> str:
+        said = " ".join(str(error.orig).split())
+        if self._password:
+            said = said.replace(self._password, "***")
+        if self.is_postgres:
+            verb = "does not answer" if isinstance(error, OperationalError) else "refuses"
+            return f"PostgreSQL at {self.shown} {verb}: {said}"
+        code = _sqlite_code(error)
+        if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+            return f"cannot write the store {self.shown}: make the file and its folder writable"
+        if code.startswith("SQLITE_NOTADB"):
+            return f"{self.shown} is not a database: name a store's file, or a new one"
+        if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return f"another program keeps the store {self.shown} locked: end it and try again"
+        return f"the store {self.shown} failed: {said}"
+
+
+def _parsed(url: str) -> sa.URL:
+    """A database URL; whatever is wrong with it, its password is not printed."""
+    scheme = url.partition("://")[0]
+    if scheme.partition("+")[0] not in ("sqlite", "postgresql", "postgres"):
+        raise CompletedpError(
+            f"a store cannot be a {scheme}:// URL: give the path of a SQLite file, "
+            "or a postgresql:// URL"
+        )
+    try:
+        parsed = sa.make_url(url)
+        if "@" in (parsed.host or ""):  # a piece of a password that holds an @
+            raise ValueError
+    except (ArgumentError, ValueError):
+        raise CompletedpError(
+            f"cannot read the store's {scheme}:// URL: write "
+            "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %40 for an @ in the password"
+        ) from None
+    if not scheme.startswith("sqlite"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.host or parsed.query or parsed.database in (None, "", ":memory:"):
+        raise CompletedpError(f"the store {url!r} names no file: write sqlite:///PATH, or a path")
+    return sa.URL.create("sqlite", database=parsed.database)
+
+
+def _shown(url: sa.URL) -> str:
+    """A PostgreSQL URL for messages: no user, no password and no options."""
+    host = url.host or url.query.get("host") or "localhost"
+    port = f":{url.port}" if url.port else ""
+    return f"postgresql://{host}{port}/{url.database or ''}"
+
+
+def _sqlite(path: Path, clock: Callable[[], float]) -> sa.Engine:
+    # isolation_level=None: Python's driver begins no transactions of its own.
+    options = {"timeout": _LOCK_TIMEOUT_SECONDS, "isolation_level": None}
+    url = sa.URL.create("sqlite", database=str(path))
+    engine = sa.create_engine(url, connect_args=options)
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.create_function(SQLITE_CLOCK, 0, clock)
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: sa.Connection) -> None:
+        if begin := connection.get_execution_options()["begin"]:
+            connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _postgres(url: sa.URL) -> sa.Engine:
+    options = {
+        "application_name": "completedp",
+        "connect_timeout": 10,
+        "keepalives_idle": 30,
+        # No prepared statements: their plans would be those of the empty table for too long, and
+        # poolers such as PgBouncer do not get on with them.
+        "prepare_threshold": None,
+    }
+    try:
+        # READ COMMITTED: what is read after the lock is what the last writer left.
+        engine = sa.create_engine(url, connect_args=options, isolation_level="READ COMMITTED")
+    except ImportError:
+        raise CompletedpError(
+            "a postgresql:// store needs the psycopg driver: pip install 'completedp[postgres]'"
+        ) from None
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _: Any) -> None:
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{_IDLE_TIMEOUT}'")
+        connection.commit()
+
+    return engine
+
+
+def _sqlite_code(error: DBAPIError) -> str:
+    return getattr(error.orig, "sqlite_errorname", "")

@@ -1,0 +1,109 @@
+"""Ladder: candidates are carried up through scales and re-ranked there on fresh seeds.
+
+What is best at the base by a small margin may owe it to luck, or to a regime that only the base
+has. Each rung is a scale (more tokens, then wider and deeper), reached by the recipe's rules; the
+better half of the candidates goes on, the start always with them, so that what is chosen is what
+transfers, and by how much is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from completedp.search.objective import Objective
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+
+START = "start"
+_FRESH = 1_000_003
+"""Seeds of rungs begin here, far from those of a study's trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A candidate on a rung."""
+
+    candidate: str
+    losses: list[float]
+    """By seed; infinite where it diverged."""
+
+    @property
+    def mean(self) -> float:
+        """The mean loss."""
+        return float(np.mean(self.losses))
+
+    @property
+    def error(self) -> float:
+        """Its standard error."""
+        if len(self.losses) < 2 or not math.isfinite(self.mean):
+            return math.inf
+        return float(np.std(self.losses, ddof=1) / math.sqrt(len(self.losses)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One scale and how the candidates did there, best first."""
+
+    scale: Scale
+    standings: list[Standing]
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, for JSON; a diverged trial's loss is null."""
+        plain = asdict(self)
+        for standing in plain["standings"]:
+            standing["losses"] = [x if math.isfinite(x) else None for x in standing["losses"]]
+        return plain
+
+
+def climb(
+    objective: Objective,
+    candidates: dict[str, Recipe],
+    scales: Sequence[Scale],
+    *,
+    seeds: int,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Rung]:
+    """Measure the candidates on each scale, the better half of them on the next."""
+    rungs = []
+    for height, scale in enumerate(scales):
+        fresh = [_FRESH + 1000 * height + seed for seed in range(seeds)]
+        rung = measure(objective, candidates, scale, fresh, progress)
+        rungs.append(rung)
+        kept = [standing.candidate for standing in rung.standings]
+        kept = kept[: math.ceil(len(kept) / 2)]
+        candidates = {name: recipe for name, recipe in candidates.items() if name in (*kept, START)}
+    return rungs
+
+
+def measure(
+    objective: Objective,
+    candidates: dict[str, Recipe],
+    scale: Scale,
+    seeds: Sequence[int],
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Rung:
+    """Every candidate at one scale on every seed, in slots."""
+    trials = [
+        objective.trial_at(recipe, scale, seed, label=(name, seed))
+        for name, recipe in candidates.items()
+        for seed in seeds
+    ]
+    total, trained = sum(trial.steps for trial in trials), 0
+
+    def count(steps: int) -> None:
+        nonlocal trained
+        trained += steps
+        if progress is not None:
+            progress(str(scale), trained, total)
+
+    losses: dict[str, list[float]] = {name: [] for name in candidates}
+    for outcome in objective.slots(scale, len(trials)).run(trials, progress=count):
+        loss = math.inf if outcome.valid_loss is None else outcome.valid_loss
+        losses[outcome.trial.label[0]].append(loss)
+    standings = [Standing(candidate=name, losses=found) for name, found in losses.items()]
+    standings.sort(key=lambda standing: standing.mean)
+    return Rung(scale=scale, standings=standings)

@@ -1,0 +1,261 @@
+"""What `completedp search` does: start or join a study, show it, and take its best recipe."""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from completedp.search.config import StudyConfig, WorkerConfig
+from completedp.search.ladder import START, Rung, climb
+from completedp.search.objective import Objective, scaled, study_spec
+from completedp.search.store import Store, Study, TrialRow
+from completedp.search.worker import Fold, Progress, make_fold, work
+from completedp.theory.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Ratios
+
+RECOMMENDED, LUCKIEST = "recommended", "best trial"
+
+
+def open_study(store: Store, name: str, config: StudyConfig, recipe: Recipe | None = None) -> Study:
+    """A new study, or the one of that name to go on with; a larger budget is granted."""
+    spec = study_spec(config, recipe)
+    if name in store.studies():
+        spec["trials"] = store.study(name).set_budget(config.trials)
+    return store.create_study(name, spec)
+
+
+def run_study(
+    study: Study,
+    data: str,
+    options: WorkerConfig,
+    report: Callable[[Fold, Progress], None] | None = None,
+) -> None:
+    """Work on a study until its budget is finished."""
+    work(study, Objective(study.spec, data, options), report=report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """How a study stands."""
+
+    name: str
+    counts: dict[str, int]
+    stopped: int
+    best_loss: float | None
+    start_loss: float | None
+    """Of the first trial, which is the start itself."""
+    per_minute: float
+    """Trials finished a minute, over the last hundred."""
+    eta_seconds: float | None
+    workers: dict[str, int]
+    """Trials that each worker has in hand."""
+    engine: dict[str, float]
+
+    def lines(self) -> str:
+        """For people."""
+        counts = self.counts
+        eta = "" if self.eta_seconds is None else f", {self.eta_seconds / 60:.0f} min left"
+        best = "none yet" if self.best_loss is None else f"{self.best_loss:.4f}"
+        start = "" if self.start_loss is None else f" (start {self.start_loss:.4f})"
+        state = ", ".join(f"{key} {value:.3g}" for key, value in self.engine.items())
+        working = ", ".join(f"{name} ({n})" for name, n in self.workers.items()) or "nobody"
+        return "\n".join(
+            [
+                f"{self.name}: {counts['finished']}/{counts['budget']} trials, "
+                f"{self.per_minute:.1f} a minute{eta}",
+                f"best {best}{start}; {counts['diverged']} diverged, {self.stopped} stopped early",
+                f"engine: {state}",
+                f"at work: {working}; {counts['expired']} trials wait to be taken over",
+            ]
+        )
+
+
+def status(study: Study) -> Status:
+    """How a study stands, from its store alone."""
+    rows, counts = study.trials(curves=False), study.counts()
+    done = sorted((r for r in rows if r.finished_at is not None), key=lambda r: r.sequence or 0)
+    recent = done[-100:]
+    span = (recent[-1].finished_at or 0) - min(r.started_at for r in recent) if recent else 0.0
+    rate = len(recent) / span if span > 0 else 0.0
+    left = counts["budget"] - counts["finished"]
+    measured = [r.loss for r in done if r.status == "ok" and r.loss is not None]
+    first = next((r.loss for r in done if r.number == 0 and r.status == "ok"), None)
+    workers: dict[str, int] = {}
+    for row in rows:
+        if row.state == "running":
+            workers[row.worker] = workers.get(row.worker, 0) + 1
+    return Status(
+        name=study.name,
+        counts=counts,
+        stopped=sum(row.status == "stopped" for row in rows),
+        best_loss=min(measured, default=None),
+        start_loss=first,
+        per_minute=60 * rate,
+        eta_seconds=left / rate if rate and left else None,
+        workers=workers,
+        engine=_engine_state(study),
+    )
+
+
+def _engine_state(study: Study) -> dict[str, float]:
+    from completedp.search.engines import Bounds, make_engine
+
+    name = study.spec["engine"]
+    if name == "paper-grid":
+        return {}
+    of_space = study.spec["space"]
+    bounds = Bounds(**{key: of_space[key] for key in ("low", "high", "start")})
+    engine = make_engine(name, bounds, study.spec["seed"])
+    for trial in study.finished_since(0):
+        engine.tell(trial.number, trial.point, trial.loss)
+    return {k: v for k, v in engine.describe().items() if k not in ("told", "diverged")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """What a study recommends, measured again on fresh seeds."""
+
+    recipe: Recipe
+    chosen: str
+    rungs: list[Rung]
+
+    def lines(self) -> str:
+        """For people."""
+        out = []
+        for rung in self.rungs:
+            out.append(f"{rung.scale}, {len(rung.standings[0].losses)} fresh seeds:")
+            out += [f"    {s.candidate:<12} {s.mean:.4f} +- {s.error:.4f}" for s in rung.standings]
+        last = {s.candidate: s for s in self.rungs[-1].standings}
+        gain = last[START].mean - last[self.chosen].mean
+        spread = math.hypot(last[START].error, last[self.chosen].error)
+        if self.chosen == START:
+            out.append("nothing found beats the start there: its values are kept")
+        else:
+            sure = "" if gain > 2 * spread else ", which is within the noise"
+            out.append(f"{self.chosen} beats the start by {gain:.4f} +- {spread:.4f}{sure}")
+        return "\n".join(out)
+
+
+def best(
+    study: Study,
+    data: str,
+    options: WorkerConfig,
+    *,
+    rungs: Sequence[str] = (),
+    seeds: int = 4,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Best:
+    """The study's recommendation, re-measured against its start at the base and on each rung.
+
+    What wins on the last rung is the recipe, the start included: a search that found nothing says
+    so.
+    """
+    objective = Objective(study.spec, data, options)
+    fold = make_fold(study, objective)
+    fold.catch_up()
+    if fold.seen == 0:
+        raise CompletedpError(f"no trial of {study.name!r} has finished yet")
+    base = objective.recipe
+    points = {
+        START: objective.space.bounds.start,
+        RECOMMENDED: fold.engine.recommend(),
+        LUCKIEST: fold.engine.best_point,
+    }
+    candidates: dict[str, Recipe] = {}
+    for name, point in points.items():
+        recipe = objective.space.recipe(base, point)
+        if recipe not in candidates.values():
+            candidates[name] = recipe
+    scales = [base.base, *(scaled(base.base, Ratios.parse(text)) for text in rungs)]
+    climbed = climb(objective, candidates, scales, seeds=seeds, progress=progress)
+    chosen = climbed[-1].standings[0]
+    provenance = {
+        **base.provenance,
+        "study": study.name,
+        "engine": study.spec["engine"],
+        "space": study.spec["space"]["kind"],
+        "trials": fold.seen,
+        "chosen": chosen.candidate,
+    }
+    for height, rung in enumerate(climbed):
+        provenance[f"rung_{height}_scale"] = str(rung.scale)
+        for standing in rung.standings:
+            key = f"rung_{height}_{standing.candidate.replace(' ', '_')}"
+            provenance[f"{key}_loss"] = round(standing.mean, 5)
+            provenance[f"{key}_error"] = round(standing.error, 5)
+    provenance = {k: v for k, v in provenance.items() if v not in (math.inf, -math.inf)}
+    found = Best(
+        recipe=replace(candidates[chosen.candidate], provenance=provenance),
+        chosen=chosen.candidate,
+        rungs=climbed,
+    )
+    study.set_note("best", {"chosen": found.chosen, "rungs": [rung.to_dict() for rung in climbed]})
+    return found
+
+
+def export_csv(study: Study, path: Path) -> int:
+    """Every trial as a row; returns how many."""
+    names = study.spec["space"]["coordinates"]
+    rows = study.trials(curves=False)
+    head = ("number", "state", "status", "loss", "steps", "seed", "attempt", "worker")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*head, "started_at", "finished_at", *names])
+        for row in rows:
+            own = [getattr(row, name) for name in head]
+            times = [_utc(row.started_at), _utc(row.finished_at)]
+            writer.writerow([*own, *times, *(float(x) for x in row.point)])
+    return len(rows)
+
+
+def export_optuna(study: Study, storage: str) -> int:
+    """Finished trials into an Optuna study, for its dashboard; returns how many."""
+    try:
+        import optuna
+    except ImportError:
+        raise CompletedpError('Optuna is not here: pip install "completedp[optuna]"') from None
+    of_space = study.spec["space"]
+    ranges = {
+        name: optuna.distributions.FloatDistribution(low, high)
+        for name, low, high in zip(
+            of_space["coordinates"], of_space["low"], of_space["high"], strict=True
+        )
+    }
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        made = optuna.create_study(storage=storage, study_name=study.name)
+    except optuna.exceptions.DuplicatedStudyError:
+        raise CompletedpError(
+            f"{storage!r} already has a study {study.name!r}: name another file"
+        ) from None
+    finished = [row for row in study.trials(curves=False) if row.state == "finished"]
+    made.add_trials([_optuna_trial(optuna, row, ranges) for row in finished])
+    return len(finished)
+
+
+def _optuna_trial(optuna: Any, row: TrialRow, ranges: dict[str, Any]) -> Any:
+    """Diverged and stopped trials are shown as pruned; only whole ones have a value."""
+    states = optuna.trial.TrialState
+    whole = row.status == "ok"
+    point = np.clip(row.point, [d.low for d in ranges.values()], [d.high for d in ranges.values()])
+    return optuna.trial.create_trial(
+        state=states.COMPLETE if whole else states.PRUNED,
+        params=dict(zip(ranges, (float(x) for x in point), strict=True)),
+        distributions=ranges,
+        value=row.loss if whole else None,
+        user_attrs={"status": row.status, "seed": row.seed, "worker": row.worker},
+    )
+
+
+def _utc(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

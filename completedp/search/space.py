@@ -1,0 +1,191 @@
+"""Space: which coordinates a search moves, where it starts, and how far it may go.
+
+Depth is handled in one of these ways:
+
+    global      one value for the whole model
+    type        one for each module type
+    paper       as `type`, with residual multipliers over type and depth: what the paper searched
+    kronecker   type x depth: one for each module type and one for each base layer, multiplied
+    full        one for each module type in each layer
+
+Coordinates are log2 multipliers on a recipe's values (`lr/type/qkv`), so every space is a subset of
+one set of names, a wider space starts from a narrower one's best recipe as it is, and `project`
+goes back.
+
+Bounds hold at the base and at every scale the user names: 1 - beta must stay below 1 after scaling,
+because a coordinate that runs into that limit cannot be carried on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from completedp.search.engines import Bounds
+from completedp.theory.errors import CompletedpError
+from completedp.theory.hparams import TUNABLE, Hyperparameters
+from completedp.theory.recipe import Recipe
+from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role
+from completedp.theory.scale import Scale
+
+KINDS = ("global", "type", "paper", "kronecker", "full")
+REACH = 4.0
+"""Octaves that a coordinate may go to either side of the start."""
+_OUTSIDE_BLOCKS = ("embedding", "position", "output_norm", "unembedding", "output_bias")
+_LARGEST_ONE_MINUS_BETA = 0.999
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """Coordinates and their bounds, for one recipe."""
+
+    kind: str
+    coordinates: tuple[str, ...]
+    bounds: Bounds
+
+    def recipe(self, recipe: Recipe, point: Iterable[float]) -> Recipe:
+        """The recipe at a point."""
+        moved = recipe.hyperparameters.with_vector(self.coordinates, point)
+        return replace(recipe, hyperparameters=moved)
+
+    def describe(self) -> str:
+        """How the number of coordinates comes about, in a line."""
+        counts: dict[str, dict[str, int]] = {}
+        for name in self.coordinates:
+            tunable, kind = name.split("/")[:2]
+            of_tunable = counts.setdefault(tunable, {})
+            of_tunable[kind] = of_tunable.get(kind, 0) + 1
+        parts = [
+            f"{tunable} {' + '.join(f'{n} {kind}' for kind, n in kinds.items())}"
+            for tunable, kinds in counts.items()
+        ]
+        return f"{self.kind}: {len(self.coordinates)} = {'; '.join(parts)}"
+
+
+def make_space(
+    recipe: Recipe,
+    kind: str,
+    *,
+    tunables: Sequence[str] = TUNABLE,
+    reach: float = REACH,
+    scales: Sequence[Scale] = (),
+) -> Space:
+    """The space of that kind around a recipe. `scales` are where its results are to be used."""
+    if kind not in KINDS:
+        raise CompletedpError(f"unknown space {kind!r}: choose from {', '.join(KINDS)}")
+    for tunable in tunables:
+        if tunable not in TUNABLE:
+            raise CompletedpError(
+                f"unknown hyperparameter {tunable!r}: choose from {', '.join(TUNABLE)}"
+            )
+    if not tunables or len(set(tunables)) < len(tunables):
+        raise CompletedpError(f"tunables = {list(tunables)} must name one or more, each once")
+    if not reach > 0:
+        raise CompletedpError(f"reach = {reach!r} must be above 0 octaves")
+    if recipe.values.weight_decay == 0:  # no multiplier changes it
+        tunables = [tunable for tunable in tunables if tunable != "weight_decay"]
+    types, depth = tuple(recipe.widths), recipe.base.depth
+    names = tuple(name for t in tunables for name in _coordinates(t, kind, types, depth))
+    start = recipe.hyperparameters.vector(names)
+    low, high = start - reach, start + reach
+    for tunable in ("one_minus_beta1", "one_minus_beta2"):
+        mine = [i for i, name in enumerate(names) if name.startswith(f"{tunable}/")]
+        if mine:
+            high[mine] = np.minimum(high[mine], _beta_limits(recipe, tunable, names, mine, scales))
+    return Space(kind=kind, coordinates=names, bounds=Bounds(low=low, high=high, start=start))
+
+
+def project(hyperparameters: Hyperparameters, types: Iterable[str]) -> Hyperparameters:
+    """The same hyperparameters without depth: each type's mean over the layers, in log2."""
+    log2: dict[str, float] = {}
+    for tunable in TUNABLE:
+        for module_type in _tuned_types(tunable, tuple(types)):
+            total = [
+                math.log2(math.prod(found.values()))
+                for layer in _layers(module_type, hyperparameters.depth)
+                for found in [hyperparameters.multipliers(tunable, module_type, layer)]
+            ]
+            mean = sum(total) / len(total)
+            if mean:
+                log2[f"{tunable}/type/{module_type}"] = mean
+    return replace(hyperparameters, log2=log2)
+
+
+def _tuned_types(tunable: str, types: Sequence[str]) -> Sequence[str]:
+    """What stands for module types: branches for residual multipliers, matrices for their std."""
+    if tunable == "residual":
+        return BRANCHES
+    if tunable == "init_std":
+        return [name for name in types if MODULE_TYPES[name].is_matrix]
+    return types
+
+
+def _layers(module_type: str, depth: int) -> Sequence[int | None]:
+    return [None] if module_type in _OUTSIDE_BLOCKS else range(1, depth + 1)
+
+
+def _coordinates(tunable: str, kind: str, types: Sequence[str], depth: int) -> list[str]:
+    if kind == "global":
+        return [f"{tunable}/global"]
+    tuned = _tuned_types(tunable, types)
+    if kind == "full":
+        return [
+            f"{tunable}/type/{name}" if layer is None else f"{tunable}/layer/{name}/{layer}"
+            for name in tuned
+            for layer in _layers(name, depth)
+        ]
+    names = [f"{tunable}/type/{name}" for name in tuned]
+    if kind == "kronecker" or (kind == "paper" and tunable == "residual"):
+        names += [f"{tunable}/depth/{layer}" for layer in range(1, depth + 1)]
+    return names
+
+
+def _beta_limits(
+    recipe: Recipe, tunable: str, names: Sequence[str], mine: list[int], scales: Sequence[Scale]
+) -> np.ndarray:
+    """The highest that each coordinate may be, whatever the others are.
+
+    Multipliers of a type and of a layer are multiplied, so each may use half of the octaves that
+    are left up to the limit.
+    """
+    rate = tunable.removeprefix("one_minus_")
+    growth = 1.0
+    if recipe.rules.beta_rule == "linear":
+        found = (recipe.rules.factors(r, s / recipe.base) for s in scales for r in Role)
+        growth = max((growth, *(factors.one_minus_beta for factors in found)))
+    hyperparameters = recipe.hyperparameters
+    still = hyperparameters.with_vector([names[i] for i in mine], [0.0] * len(mine))
+    value = hyperparameters.values.of(tunable)
+
+    def room(name: str) -> float:
+        _, kind, *rest = name.split("/")
+        depth = hyperparameters.depth
+        if kind == "global":
+            reached = [(t, n) for t in recipe.widths for n in _layers(t, depth)]
+        elif kind == "depth":
+            inside = [t for t in recipe.widths if t not in _OUTSIDE_BLOCKS]
+            reached = [(t, int(rest[0])) for t in inside]
+        else:
+            layers = [int(rest[1])] if kind == "layer" else _layers(rest[0], depth)
+            reached = [(rest[0], n) for n in layers]
+        fixed = max(math.prod(still.multipliers(tunable, t, n).values()) for t, n in reached)
+        return math.log2(_LARGEST_ONE_MINUS_BETA / (value * growth * fixed))
+
+    has_depth = any(names[i].split("/")[1] == "depth" for i in mine)
+    limits = []
+    for i in mine:
+        outside = names[i].rpartition("/")[2] in _OUTSIDE_BLOCKS
+        share = 0.5 if has_depth and not outside else 1.0
+        limit = share * room(names[i])
+        if limit < hyperparameters.log2.get(names[i], 0.0):
+            raise CompletedpError(
+                f"{rate} = {getattr(hyperparameters.values, rate):g} leaves no room at "
+                f"{names[i]}: 1 - {rate} would pass 1 at the base or at a scale that was named "
+                f"(it grows {growth:g} times); start from a larger {rate}, name smaller batches, "
+                'or set beta_rule="power"'
+            )
+        limits.append(limit)
+    return np.array(limits)

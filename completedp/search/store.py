@@ -1,0 +1,119 @@
+"""The store: studies in a SQLite file or a PostgreSQL database, shared by all their workers.
+
+What a study does with its trials is in study.py, how the database is reached in database.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from completedp.search.database import Database
+from completedp.search.schema import STUDIES
+from completedp.search.study import Claim, Finished, Study, TrialRow, checked_budget
+from completedp.theory.errors import CompletedpError
+
+__all__ = ["Claim", "Finished", "Store", "Study", "TrialRow"]
+
+
+class Store:
+    """Studies in a SQLite file (a path, or sqlite:///PATH) or PostgreSQL (postgresql://...).
+
+    Every process opens its own; threads may share one. With `create=False` there must be a store.
+    `clock` is for SQLite; PostgreSQL has its own.
+    """
+
+    def __init__(
+        self, url: str, *, create: bool = True, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._database = Database(str(url), create=create, clock=clock)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        self._database.close()
+
+    def create_study(self, name: str, spec: Mapping[str, Any]) -> Study:
+        """A new study; or the one of that name, if its spec is the same.
+
+        `spec` is plain JSON. Its `trials` is the budget, which `Study.set_budget` may raise.
+        """
+        if not name.strip() or not name.isprintable():
+            raise CompletedpError(f"a study cannot be named {name!r}: give it a printable name")
+        spec = _plain(spec, name)
+        row = {"name": name, "spec": json.dumps(spec), "budget": checked_budget(spec.get("trials"))}
+
+        def work(connection: sa.Connection) -> Study | None:
+            self._database.lock_creation(connection)
+            if self._find(connection, name) is None:
+                connection.execute(sa.insert(STUDIES), row)
+            return self._find(connection, name)
+
+        study = self._database.run(work, write=True)
+        assert study is not None
+        if difference := _first_difference(study.spec, spec):
+            raise CompletedpError(
+                f"the study {name!r} in {self._database.shown} {difference}: "
+                "give the study another name, or the same settings"
+            )
+        return study
+
+    def study(self, name: str | None = None) -> Study:
+        """The study of that name; without a name the only one there is."""
+        names = self.studies()
+        where = self._database.shown
+        if not names:
+            raise CompletedpError(f"there is no study in {where} yet: start one")
+        if name is None and len(names) > 1:
+            raise CompletedpError(f"name one of the studies in {where}: {', '.join(names)}")
+        wanted = names[0] if name is None else name
+        found = self._database.run(lambda connection: self._find(connection, wanted))
+        if found is None:
+            raise CompletedpError(f"no study {wanted!r} in {where}, only {', '.join(names)}")
+        return found
+
+    def studies(self) -> list[str]:
+        """The names of all studies, oldest first."""
+        query = sa.select(STUDIES.c.name).order_by(STUDIES.c.id)
+        return self._database.run(lambda connection: list(connection.scalars(query)))
+
+    def _find(self, connection: sa.Connection, name: str) -> Study | None:
+        row = connection.execute(sa.select(STUDIES).where(STUDIES.c.name == name)).first()
+        if row is None:
+            return None
+        spec = json.loads(row.spec) | {"trials": row.budget}
+        return Study(self._database, row.id, name, spec)
+
+
+def _plain(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The spec as it will come back from the database."""
+    try:
+        return json.loads(json.dumps(dict(spec), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise CompletedpError(f"the spec of study {name!r} is not plain JSON: {error}") from error
+
+
+def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> str:
+    """In words, the first key that is not the same in two specs; empty when they are equal."""
+    for key in [*new, *(key for key in old if key not in new)]:
+        path = f"{where}{key}"
+        if key not in old:
+            return f"has no {path!r}"
+        if key not in new:
+            return f"has {path!r} = {old[key]!r:.60}, which is missing here"
+        before, after = old[key], new[key]
+        if isinstance(before, dict) and isinstance(after, dict):
+            if inner := _first_difference(before, after, f"{path}."):
+                return inner
+        elif before != after:
+            return f"has {path!r} = {before!r:.60}, not {after!r:.60}"
+    return ""

@@ -1,0 +1,154 @@
+"""Worker: claim trials, train them in slots, write down how they ended, until none are left.
+
+Any number of workers, on any machines, work on one study. Each keeps its own fold of the engine
+over the finished trials and asks it for new points; leases, renewed by a thread of their own, say
+which trials are being worked on. A worker that is killed loses nothing but its unfinished trials'
+time: others take them over.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from completedp.search.engines import Engine
+from completedp.search.objective import Objective
+from completedp.search.stopping import EarlyStop
+from completedp.search.store import Claim, Study
+from completedp.training.slots import Outcome, Trial
+
+MOST_ATTEMPTS = 5
+"""A trial that so many workers died of is given up as diverged."""
+_WAIT_SECONDS = 1.0
+
+
+class Fold:
+    """The engine and the stopping rule, told every finished trial of a study in order."""
+
+    def __init__(self, study: Study, engine: Engine, stopping: EarlyStop | None) -> None:
+        self.study, self.engine, self.stopping = study, engine, stopping
+        self.seen = 0
+        """Finished trials told so far."""
+
+    def catch_up(self) -> None:
+        """Tell what has finished since the last time."""
+        for trial in self.study.finished_since(self.seen, curves=self.stopping is not None):
+            self.engine.tell(trial.number, trial.point, trial.loss)
+            if self.stopping is not None and trial.curve is not None:
+                self.stopping.tell(trial.curve, trial.loss, trial.status)
+            self.seen = trial.sequence + 1
+
+    def propose(self, number: int) -> tuple[np.ndarray, int]:
+        """A new trial's point and seed."""
+        self.catch_up()
+        seed = int(np.random.default_rng([self.study.spec["seed"], number, 1]).integers(2**31))
+        return self.engine.ask(number), seed
+
+
+@dataclass
+class Progress:
+    """What a worker has done, for the live view."""
+
+    steps: int = 0
+    trials: int = 0
+    busy: float = 1.0
+    """Part of the slots that had a trial."""
+
+
+def make_fold(study: Study, objective: Objective) -> Fold:
+    """The study's engine and stopping rule, told nothing yet."""
+    stopping = EarlyStop(objective.recipe.base.steps) if study.spec["stop_early"] else None
+    return Fold(study, objective.engine(), stopping)
+
+
+def work(
+    study: Study,
+    objective: Objective,
+    *,
+    name: str | None = None,
+    report: Callable[[Fold, Progress], None] | None = None,
+) -> None:
+    """Run trials until the study's budget is finished, by this worker or another."""
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    fold = make_fold(study, objective)
+    fold.catch_up()
+    left = study.counts()
+    if left["finished"] >= left["budget"]:
+        return
+    slots = objective.slots(trials=left["budget"] - left["finished"])
+    lease, done = objective.options.lease, Progress()
+
+    with _kept_alive(study, lease) as held:
+
+        def trials() -> Iterator[Trial]:
+            while (claim := study.claim(name, fold.propose, lease_seconds=lease)) is not None:
+                if claim.attempt > MOST_ATTEMPTS:
+                    study.finish(claim, loss=np.inf, status="diverged", steps=0, curve=[])
+                    continue
+                held.add(claim)
+                yield objective.trial(claim)
+
+        def stop(trial: Trial, losses: list[float]) -> bool:
+            return fold.stopping is not None and fold.stopping.hopeless(losses)
+
+        def progress(steps: int) -> None:
+            done.steps += steps
+            done.busy = slots.busy_steps / max(1, slots.slot_steps)
+            if report is not None:
+                report(fold, done)
+
+        while True:
+            for outcome in slots.run(trials(), stop=stop, progress=progress):
+                _finish(study, fold, outcome)
+                held.discard(outcome.trial.label)
+                done.trials += 1
+            counts = study.counts()
+            if counts["finished"] >= counts["budget"]:
+                break
+            time.sleep(_WAIT_SECONDS)  # others still run; should they die, their trials come back
+    fold.catch_up()
+    if report is not None:
+        report(fold, done)
+
+
+def _finish(study: Study, fold: Fold, outcome: Outcome) -> None:
+    fold.catch_up()
+    loss, result = outcome.valid_loss, None
+    if outcome.status == "stopped" and fold.stopping is not None:
+        loss, result = fold.stopping.estimate(outcome.losses), {"estimated": True}
+    study.finish(
+        outcome.trial.label,
+        loss=np.inf if loss is None else loss,
+        status=outcome.status,
+        steps=len(outcome.losses),
+        curve=outcome.losses,
+        result=result,
+    )
+
+
+@contextmanager
+def _kept_alive(study: Study, lease: float) -> Iterator[set[Claim]]:
+    """The claims that are held: renewed by a thread, and given back when the work ends early."""
+    held: set[Claim] = set()
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(lease / 4):
+            study.extend(list(held), lease_seconds=lease)  # of lost ones `finish` writes nothing
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield held
+    finally:
+        over.set()
+        thread.join()
+        for claim in held:
+            study.release(claim)

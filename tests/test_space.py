@@ -1,0 +1,129 @@
+"""Spaces: their coordinates, the ways between them, and bounds that hold wherever they are used."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import error_of
+from hypothesis import given
+from hypothesis import strategies as st
+from models import BASE_SCALE, make_model, make_recipe
+
+from completedp.apply.plan import plan
+from completedp.search.space import KINDS, make_space, project
+from completedp.theory.hparams import TUNABLE, coordinates
+from completedp.theory.recipe import Recipe
+
+RECIPE = make_recipe()
+TYPES = tuple(RECIPE.widths)
+
+
+def moved(recipe: Recipe, log2: dict[str, float]) -> Recipe:
+    return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
+
+
+def values_at(recipe: Recipe) -> list[tuple[float, ...]]:
+    """Every number of the base model's plan."""
+    planned = plan(make_model(device="meta"), recipe, BASE_SCALE)
+    numbers = [
+        (t.init_std or 0.0, t.lr, t.weight_decay, t.eps, t.beta1, t.beta2) for t in planned.tensors
+    ]
+    return [*numbers, *planned.residual_multipliers]
+
+
+def test_the_number_of_coordinates() -> None:
+    """11 types, 6 of them matrices, 2 branches and 2 layers make the counts worked out by hand."""
+    depth = 2
+    counts = {kind: len(make_space(RECIPE, kind).coordinates) for kind in KINDS}
+    in_blocks, outside = 8, 3
+    assert counts["global"] == 7
+    assert counts["type"] == 5 * 11 + 6 + 2
+    assert counts["paper"] == counts["type"] + depth
+    assert counts["kronecker"] == counts["type"] + 7 * depth
+    assert counts["full"] == 5 * (in_blocks * depth + outside) + (4 * depth + 2) + 2 * depth
+    assert make_space(RECIPE, "kronecker").describe().startswith("kronecker: 77 = lr 11 type + 2")
+    assert make_space(RECIPE, "kronecker").coordinates == coordinates(TYPES, depth)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_start_is_the_recipe(kind: str) -> None:
+    """Every space starts at the recipe it is made around, multipliers and all."""
+    recipe = moved(RECIPE, {"lr/type/qkv": 0.5, "lr/depth/1": -0.3, "residual/global": 0.2})
+    space = make_space(recipe, kind)
+    assert values_at(space.recipe(recipe, space.bounds.start)) == values_at(recipe)
+
+
+@pytest.mark.parametrize(("narrow", "wide"), list(itertools.combinations(KINDS, 2)))
+def test_a_wider_space_starts_from_the_narrower_ones_best(narrow: str, wide: str) -> None:
+    """Whatever point a narrow search ends at, the wider one starts with the same training."""
+    first = make_space(RECIPE, narrow)
+    rng = np.random.default_rng(0)
+    best = first.recipe(RECIPE, rng.uniform(-0.5, 0.5, len(first.coordinates)))
+    second = make_space(best, wide)
+    assert values_at(second.recipe(best, second.bounds.start)) == values_at(best)
+
+
+@pytest.mark.parametrize("kind", ["kronecker", "full"])
+def test_projection_is_the_mean_over_depth(kind: str) -> None:
+    """Without depth a type has the mean of its layers' log2 multipliers."""
+    space = make_space(RECIPE, kind)
+    rng = np.random.default_rng(1)
+    point = rng.uniform(-1, 1, len(space.coordinates))
+    there = space.recipe(RECIPE, point).hyperparameters
+    flat = project(there, TYPES)
+    found = dict(zip(space.coordinates, point, strict=True))
+    if kind == "full":
+        expected = (found["lr/layer/qkv/1"] + found["lr/layer/qkv/2"]) / 2
+    else:
+        expected = found["lr/type/qkv"] + (found["lr/depth/1"] + found["lr/depth/2"]) / 2
+    assert flat.log2["lr/type/qkv"] == pytest.approx(expected)
+    assert flat.log2["lr/type/embedding"] == pytest.approx(found["lr/type/embedding"])
+    assert all(name.split("/")[1] == "type" for name in flat.log2)
+
+
+@given(st.lists(st.floats(-2, 2), min_size=65, max_size=65))
+def test_projecting_what_has_no_depth_changes_nothing(point: list[float]) -> None:
+    """A point of the `type` space is its own projection."""
+    names = tuple(n for n in make_space(RECIPE, "type").coordinates)
+    there = RECIPE.hyperparameters.with_vector(names, (point * 2)[: len(names)])
+    flat = project(there, TYPES)
+    assert flat.vector(names) == pytest.approx(there.vector(names), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batches", [1, 4])
+def test_every_corner_can_be_trained_at_every_named_scale(kind: str, batches: int) -> None:
+    """At the upper bounds of all coordinates at once a plan is possible, at base and target."""
+    target = replace(BASE_SCALE, batch=BASE_SCALE.batch * batches, depth=6)
+    space = make_space(RECIPE, kind, scales=[target])
+    top = space.recipe(RECIPE, space.bounds.high)
+    plan(make_model(device="meta"), top, BASE_SCALE)
+    found = plan(make_model(depth=6, device="meta"), top, target)
+    largest = max(1 - t.beta1 for t in found.tensors)
+    assert 0.9 < largest < 1  # the bound is close, not merely safe
+
+
+def test_bounds_are_as_wide_as_asked_elsewhere() -> None:
+    """Coordinates without a limit of their own may go `reach` octaves either way."""
+    space = make_space(RECIPE, "type", reach=3.0, tunables=("lr", "eps"))
+    assert (space.bounds.high == 3.0).all()
+    assert (space.bounds.low == -3.0).all()
+
+
+def test_no_decay_is_not_searched() -> None:
+    """A weight decay of 0 stays 0 whatever multiplies it, so it has no coordinates."""
+    space = make_space(RECIPE.with_values(weight_decay=0.0), "global")
+    assert "weight_decay/global" not in space.coordinates
+    assert len(space.coordinates) == len(TUNABLE) - 1
+
+
+def test_impossible_spaces() -> None:
+    """Unknown kinds and hyperparameters, and betas without room, are one line each."""
+    assert "unknown space 'layers'" in error_of(make_space, RECIPE, "layers")
+    assert "'momentum'" in error_of(make_space, RECIPE, "type", tunables=("momentum",))
+    assert "reach = 0" in error_of(make_space, RECIPE, "type", reach=0)
+    assert "each once" in error_of(make_space, RECIPE, "type", tunables=("lr", "lr"))
+    large = replace(BASE_SCALE, batch=BASE_SCALE.batch * 16)
+    said = error_of(make_space, RECIPE, "type", scales=[large])
+    assert "no room at one_minus_beta1/type/embedding" in said
