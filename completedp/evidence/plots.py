@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -64,6 +65,34 @@ def curves_svg(
     panel.set_ylabel(y)
     panel.grid(alpha=0.3)
     panel.legend(frameon=False)
+    return _svg(plt, figure)
+
+
+def search_svg(studies: Mapping[str, Sequence[Any]]) -> str:
+    """Losses of studies' trials as they finished: whole ones as dots, the best so far as a line."""
+    plt = _pyplot()
+    figure, panels = plt.subplots(
+        1,
+        len(studies),
+        figsize=(4.6 * len(studies), 3.4),
+        squeeze=False,
+        sharey=True,
+        layout="constrained",
+    )
+    shown: list[float] = []
+    for panel, (name, rows) in zip(panels[0], studies.items(), strict=True):
+        whole = [row for row in rows if row.status == "ok"]
+        whole.sort(key=lambda row: row.sequence)
+        places, losses = [row.sequence for row in whole], [row.loss for row in whole]
+        best = [min(losses[: i + 1]) for i in range(len(losses))]
+        panel.plot(places, losses, ".", markersize=4, alpha=0.6)
+        panel.plot(places, best, linewidth=1.4)
+        panel.set_title(f"{name}, {len(rows)} trials", fontsize=10)
+        panel.set_xlabel("trial, as they finished")
+        panel.grid(alpha=0.3)
+        shown += [losses[0], *sorted(losses)[: math.ceil(0.9 * len(losses))]]  # not the worst
+    panels[0][0].set_ylim(min(shown) - 0.02, max(shown) + 0.05)
+    panels[0][0].set_ylabel("validation loss")
     return _svg(plt, figure)
 
 

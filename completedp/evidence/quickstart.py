@@ -1,170 +1,233 @@
 """The main job in miniature, on a CPU in a few minutes, with one page that shows what was found.
 
-Tune the learning rate of a tiny model on the standard library's own sources, carry it to a model
-four times wider and deeper, train that one with the rules and without, and check the scaling.
-Every part is an ordinary run folder: the same command goes on where it stopped.
+On the standard library's own sources: tune a tiny model's global values, search per-module values
+from there, carry both to a model larger in width, depth, batch and tokens, train both there, and
+say how many more tokens the global values need to get as far, or that they do not. The searches are
+studies in a store and the rest is written down stage by stage: the same command goes on where it
+stopped.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from completedp.evidence.config import CheckConfig
-from completedp.evidence.coordcheck import coordcheck
-from completedp.evidence.plots import check_svg, curves_svg, require_matplotlib
+import numpy as np
+
+from completedp.apply.plan import plan
+from completedp.evidence.plots import curves_svg, require_matplotlib, search_svg
 from completedp.evidence.report import Report
-from completedp.evidence.run import measure_all
-from completedp.evidence.scaling import CheckResult
-from completedp.evidence.text import check_text
 from completedp.lm.prepare import prepare_source
-from completedp.theory.files import write_text_atomically
+from completedp.search.config import StudyConfig, WorkerConfig
+from completedp.search.objective import Objective
+from completedp.search.run import best, open_study, run_study
+from completedp.search.store import Store, Study
+from completedp.search.worker import Fold, Progress
+from completedp.theory.files import read_json, write_text_atomically
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import meta_model, model_config
-from completedp.training.config import Shape, TrainConfig
-from completedp.training.loop import Result, train
-from completedp.training.metrics import read_metrics
+from completedp.training.config import Shape
+from completedp.training.progress import Reporter
 
 SHAPE = Shape(head_dim=16)
 CONTEXT = 64
-BASE = Scale(width=64, depth=2, batch=512, tokens=300 * 512)
-TARGET = replace(BASE, width=256, depth=8)
-LEARNING_RATES = tuple(2.0**-k for k in (11, 10, 9, 8, 7))
-CHECK = CheckConfig(
-    widths=(64, 128, 256), depths=(2, 4, 8), seeds=2, parameterisations=("completedp", "sp")
-)
+BASE = Scale(width=64, depth=2, batch=512, tokens=200 * 512)
+RATIOS = "width=2,depth=2,batch=2,tokens=2"
+TARGET = Scale(width=128, depth=4, batch=1024, tokens=2 * BASE.tokens)
+LONGER = replace(TARGET, tokens=TARGET.tokens * 3 // 2)
+"""What the global values are trained for besides, to see how many tokens they would need."""
+TRIALS = {"global": 64, "kronecker": 128}
+CONFIRM_SEEDS, TARGET_SEEDS = 3, 2
+OPTIONS = WorkerConfig(device="cpu")
 
 
 def quickstart(out: Path) -> dict[str, Any]:
     """Run it all; returns, prints and reports what was found."""
     require_matplotlib()
-    data = out / "data"
+    data = str(out / "data")
     _say("1/4 tokens from the standard library's sources")
-    manifest = prepare_source("stdlib", str(data), tokenizer="bytes", valid_fraction=0.03)
-
-    _say(f"2/4 learning rate of the base model ({BASE})")
-    recipe = Recipe.for_model(
+    manifest = prepare_source("stdlib", data, tokenizer="bytes", valid_fraction=0.03)
+    usual = Recipe.for_model(
         meta_model(model_config(SHAPE, manifest.vocab, BASE)),
         BASE,
-        lr=LEARNING_RATES[0],
+        lr=2.0**-7.5,
+        init_std=0.05,
         provenance={"tuned_by": "completedp quickstart"},
     )
-    tried: dict[float, Result] = {}
-    for lr in LEARNING_RATES:
-        tried[lr] = _train(out, f"base-lr-{lr:g}", recipe.with_values(lr=lr), BASE)
-        _say(f"    lr {lr:.2e}: {_loss(tried[lr])}")
-    best = min(tried, key=lambda lr: _rank(tried[lr]))
-    recipe = recipe.with_values(lr=best)
-    recipe.save(out / "recipe.json")
-
-    _say(f"3/4 the same values carried to {TARGET}")
-    runs = {}
-    for name in ("completedp", "sp"):
-        runs[name] = _train(out, f"target-{name}", recipe.with_rules(parameterisation=name), TARGET)
-        _say(f"    {name}: {_loss(runs[name])}")
-
-    _say("4/4 coordinate check")
-    check = coordcheck(CHECK, measure_all(CHECK))
-    print(check_text(check))
-    found = {
-        "learning_rates": {f"{lr:g}": result.valid_loss for lr, result in tried.items()},
-        "best_lr": best,
-        "base_valid_loss": tried[best].valid_loss,
-        "target_valid_loss": {name: result.valid_loss for name, result in runs.items()},
-        "coordcheck": {name: check.passed(name) for name in CHECK.parameterisations},
-    }
-    write_text_atomically(out / "result.json", json.dumps(found, indent=2) + "\n")
-    page = out / "report.html"
-    _report(page, out, recipe, tried, runs, check, best)
-    print(_sentence(tried[best], runs))
+    with Store(str(out / "search.db")) as store:
+        _say(f"2/4 global values of the base model ({BASE})")
+        tuned = _search(store, out, data, usual, "global")
+        _say("3/4 per-module values, from there")
+        modules = _search(store, out, data, tuned, "kronecker")
+        _say(f"4/4 both carried to {TARGET}")
+        runs = _at_target(out, data, store.study("kronecker"), tuned, modules)
+        studies = {name: store.study(name) for name in TRIALS}
+        confirmed = {name: study.get_note("best") or {} for name, study in studies.items()}
+        found = {"confirmed": confirmed, "target": runs, "speedup": speedup(runs)}
+        write_text_atomically(out / "result.json", json.dumps(found, indent=2) + "\n")
+        page = out / "report.html"
+        _report(page, studies, confirmed, tuned, modules, runs)
+    print(_sentence(runs))
     print(f"report: {page}")
     return found
 
 
-def _train(out: Path, name: str, recipe: Recipe, scale: Scale) -> Result:
-    config = TrainConfig(
-        data=str(out / "data"),
-        out=str(out / name),
-        recipe=name,
-        width=scale.width,
-        depth=scale.depth,
-        batch=scale.batch,
-        tokens=scale.tokens,
+def speedup(runs: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """How many times the tokens the global values need to reach the per-module loss.
+
+    On the line, in the logarithm of tokens, through their losses at two lengths; None where they
+    do not get there on it.
+    """
+    modules, short, long = (
+        _mean(runs[name]["valid"]) for name in ("per module", "global", "global, longer")
+    )
+    fall = short - long
+    if not all(map(math.isfinite, (modules, short, long))) or not fall > 0:
+        return None
+    ratio = LONGER.tokens / TARGET.tokens
+    return float(ratio ** ((short - modules) / fall))
+
+
+def _search(store: Store, out: Path, data: str, start: Recipe, space: str) -> Recipe:
+    """Search a space from a recipe; returns what is best on fresh seeds, and writes it."""
+    path = out / f"recipe-{space}.json"
+    config = StudyConfig(
+        data=data,
+        space=space,  # type: ignore[arg-type]
+        target=(RATIOS,),
+        trials=TRIALS[space],
         context=CONTEXT,
         shape=SHAPE,
-        log_every=2,
-        checkpoint_every=50,
     )
-    return train(config, recipe=recipe)
+    study = open_study(store, space, config, start)
+    with Reporter("    trials", TRIALS[space], study.counts()["finished"]) as reporter:
+
+        def report(fold: Fold, done: Progress) -> None:
+            fold.catch_up()
+            reporter.update(fold.seen, lambda: f"best {fold.engine.best_loss:.4f}")
+
+        run_study(study, data, OPTIONS, report)
+    if study.get_note("best") is None or not path.exists():
+        found = best(study, data, OPTIONS, seeds=CONFIRM_SEEDS)
+        found.recipe.save(path)
+        _say("    " + found.lines().replace("\n", "\n    "))
+    return Recipe.load(path)
 
 
-def _loss(result: Result) -> str:
-    if result.valid_loss is None:
-        return f"{result.status} at step {result.steps}"
-    return f"validation loss {result.valid_loss:.4f}"
+def _at_target(
+    out: Path, data: str, study: Study, tuned: Recipe, modules: Recipe
+) -> dict[str, dict[str, Any]]:
+    """Both recipes at the target, the global one also for longer: losses by run and seed."""
+    path = out / "target.json"
+    if path.exists():
+        return read_json(path, "target")
+    objective = Objective(study.spec, data, OPTIONS)
+    wanted = {
+        "per module": (modules, TARGET),
+        "global": (tuned, TARGET),
+        "global, longer": (tuned, LONGER),
+    }
+    trials = [
+        objective.trial_at(recipe, scale, seed, label=name)
+        for name, (recipe, scale) in wanted.items()
+        for seed in range(TARGET_SEEDS)
+    ]
+    runs: dict[str, dict[str, Any]] = {
+        name: {"tokens": scale.tokens, "valid": [], "curves": []}
+        for name, (_, scale) in wanted.items()
+    }
+    total, done = sum(trial.steps for trial in trials), 0
+    with Reporter("    trial-steps", total) as reporter:
+
+        def progress(steps: int) -> None:
+            nonlocal done
+            done += steps
+            reporter.update(done, lambda: "")
+
+        stack = objective.slots(LONGER, len(trials))
+        for outcome in stack.run(trials, progress=progress):
+            run = runs[outcome.trial.label]
+            run["valid"].append(outcome.valid_loss)
+            run["curves"].append([round(x, 4) for x in outcome.losses])
+    write_text_atomically(path, json.dumps(runs) + "\n")
+    return runs
 
 
-def _rank(result: Result) -> float:
-    return float("inf") if result.valid_loss is None else result.valid_loss
-
-
-def _sentence(base: Result, runs: dict[str, Result]) -> str:
+def _sentence(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """What happened, whichever way it went."""
-    ours, plain = runs["completedp"], runs["sp"]
-    better = _rank(ours) < _rank(plain)
-    return (
-        f"Base: {_loss(base)}. Four times wider and deeper with the same text: "
-        f"{_loss(ours)} with the rules, {_loss(plain)} with the base's values as they are: "
-        + ("the rules helped." if better else "the rules did not help here.")
-    )
+    modules, tuned = _mean(runs["per module"]["valid"]), _mean(runs["global"]["valid"])
+    gain, times = tuned - modules, speedup(runs)
+    text = f"At the target: {modules:.4f} with per-module values, {tuned:.4f} with global ones"
+    if not gain > 0:
+        return f"{text}: the per-module values did not help there."
+    ratio = LONGER.tokens / TARGET.tokens
+    if times is None:
+        needed = f"which {ratio:g} times the tokens did not bring the global ones any nearer to"
+    elif times > ratio**2:
+        needed = f"for which the global ones would need over {ratio**2:.1f} times the tokens"
+    else:
+        needed = f"for which the global ones would need {times:.2f} times the tokens"
+    return f"{text}: better by {gain:.4f}, {needed}."
 
 
 def _report(
     page: Path,
-    out: Path,
-    recipe: Recipe,
-    tried: dict[float, Result],
-    runs: dict[str, Result],
-    check: CheckResult,
-    best: float,
+    studies: Mapping[str, Study],
+    confirmed: Mapping[str, Mapping[str, Any]],
+    tuned: Recipe,
+    modules: Recipe,
+    runs: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    from completedp.apply.plan import plan
-
     report = Report("completedp quickstart")
-    report.paragraph(_sentence(tried[best], runs))
-    report.heading("Tuned on the base model")
-    report.paragraph(f"{BASE}; text: the Python standard library's sources, as bytes.")
-    report.table(
-        ["learning rate", "validation loss", ""],
-        [[lr, r.valid_loss or r.status, "best" * (lr == best)] for lr, r in tried.items()],
-    )
-    report.heading("Carried to the target")
-    report.paragraph(f"{TARGET}.")
-    model = meta_model(model_config(SHAPE, 257, TARGET))
-    report.preformatted(str(plan(model, recipe, TARGET)))
-    report.heading("Training")
-    folders = {"base": f"base-lr-{best:g}"} | {f"target, {n}": f"target-{n}" for n in runs}
-    curves = {}
-    for name, folder in folders.items():
-        rows = [r for r in read_metrics(out / folder) if r.get("loss") is not None]
-        curves[name] = ([r["step"] for r in rows], [r["loss"] for r in rows])
-    report.figure(curves_svg(curves, "step", "training loss, nats per byte"))
-    report.heading("Coordinate check")
+    report.paragraph(_sentence(runs))
+    report.heading("The searches")
     report.paragraph(
-        "How far each tensor's own change moves its module's output in the first steps, against "
-        "width and depth. With the rules it is the same at every size; without, it grows, and so "
-        "the best learning rate shifts. Slopes are in the legends; dashed lines fail."
+        f"Base: {BASE}; text: the Python standard library's sources, as bytes. A dot is a trial, "
+        "the line the best so far. Trials that were stopped early are not drawn."
     )
-    for name in CHECK.parameterisations:
-        failures = check.failures(name)
-        text = f"{name}: {len(failures)} of the slopes are off" if failures else f"{name}"
-        report.verdict(not failures, text)
-    report.figure(check_svg(check, ["own"]))
+    report.figure(search_svg({f"{name} values": study.trials() for name, study in studies.items()}))
+    report.paragraph(
+        "The best trial of a search is partly the luckiest. What counts is the loss on fresh seeds:"
+    )
+    rows = []
+    for name, note in confirmed.items():
+        for standing in note["rungs"][0]["standings"]:
+            chosen = "chosen" if standing["candidate"] == note["chosen"] else ""
+            rows.append([name, standing["candidate"], _mean(standing["losses"]), chosen])
+    report.table(["search", "candidate", "validation loss", ""], rows)
+    report.heading("Carried to the target")
+    ratio = LONGER.tokens / TARGET.tokens
+    report.paragraph(
+        f"{TARGET}: each twice the base. The global values are also trained "
+        f"on {ratio:g} times the tokens, to see how many they would need."
+    )
+    report.table(
+        ["values", "tokens", "validation loss", "seeds"],
+        [[name, r["tokens"], _mean(r["valid"]), len(r["valid"])] for name, r in runs.items()],
+    )
+    curves = {}
+    for name, run in runs.items():
+        mean = np.mean([curve for curve in run["curves"] if len(curve)], axis=0)
+        smooth = np.convolve(mean, np.ones(10) / 10, mode="valid")
+        tokens = (np.arange(len(smooth)) + 10) * TARGET.batch
+        curves[name] = (tokens.tolist(), smooth.tolist())
+    report.figure(curves_svg(curves, "tokens", "training loss, nats per byte"))
+    report.heading("The recipe, at the target")
+    report.paragraph("recipe-kronecker.json; every value with its factors: completedp plan.")
+    blank = meta_model(model_config(SHAPE, 257, TARGET))
+    report.preformatted(str(plan(blank, modules, TARGET)))
+    report.paragraph(f"The global values it started from: {tuned.values}.")
     report.write(page)
+
+
+def _mean(losses: Sequence[float | None]) -> float:
+    return float(np.mean([math.inf if loss is None else loss for loss in losses]))
 
 
 def _say(text: str) -> None:

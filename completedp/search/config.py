@@ -39,7 +39,7 @@ class StudyConfig:
     engine: EngineName = "recombine"
     """What proposes points."""
     trials: int = 300
-    """How many trials; a larger number goes on with the same study."""
+    """How many trials; a larger number goes on with the same study, a smaller changes nothing."""
     seed: int = 0
     """Of the engine and of the trials, which all have their own."""
     stop_early: bool = True
@@ -56,8 +56,10 @@ class StudyConfig:
     def __post_init__(self) -> None:
         for name in ("data", "recipe"):
             check_path(name, getattr(self, name))
-        for name in ("trials", "context", "eval_sequences"):
+        check_number("trials", self.trials, low=1, high=10**9)
+        for name in ("context", "eval_sequences"):
             check_number(name, getattr(self, name), low=1)
+        check_number("reach", self.reach, low=0, high=64)
         check_number("seed", self.seed, low=0, high=2**31)
         check_number("z_loss", self.z_loss, low=0)
 

@@ -19,8 +19,8 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 START = "start"
-_FRESH = 1_000_003
-"""Seeds of rungs begin here, far from those of a study's trials."""
+_FRESH = 2**31
+"""Seeds of rungs begin here: those of a study's trials are below."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,9 @@ def climb(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Rung]:
     """Measure the candidates on each scale, the better half of them on the next."""
+    for scale in scales:  # what cannot be is said before anything is trained
+        for recipe in candidates.values():
+            objective.trial_at(recipe, scale, seed=_FRESH)
     rungs = []
     for height, scale in enumerate(scales):
         fresh = [_FRESH + 1000 * height + seed for seed in range(seeds)]

@@ -27,16 +27,18 @@ from completedp.training.slots import Slots, Trial
 
 
 def study_spec(config: StudyConfig, recipe: Recipe | None = None) -> dict[str, Any]:
-    """What defines a study, as plain JSON; `recipe` stands in for the config's file."""
+    """What defines a study, as plain JSON; `recipe` stands in for the config's file.
+
+    What cannot be trained or searched is said here, before a study of it is stored.
+    """
     if recipe is None:
         recipe = Recipe.default() if config.recipe == "default" else Recipe.load(config.recipe)
     manifest = Manifest.load(config.data)
-    _check_batch(recipe.base, config.context)
     scales = [scaled(recipe.base, Ratios.parse(text)) for text in config.target]
     space = make_space(
         recipe, config.space, tunables=config.tunables, reach=config.reach, scales=scales
     )
-    return {
+    spec = {
         "trials": config.trials,
         "engine": config.engine,
         "seed": config.seed,
@@ -56,6 +58,17 @@ def study_spec(config: StudyConfig, recipe: Recipe | None = None) -> dict[str, A
         "z_loss": config.z_loss,
         "eval_sequences": config.eval_sequences,
     }
+    Objective(spec, config.data, WorkerConfig(device="cpu"))
+    return spec
+
+
+def engine_of(spec: dict[str, Any]) -> Engine:
+    """A study's engine, told nothing yet; it takes no tokens to make one."""
+    name, space, seed = spec["engine"], _space_of(spec), spec["seed"]
+    if name == "paper-grid":
+        levels = paper_levels(space.coordinates, Recipe.from_dict(spec["recipe"]).values)
+        return make_engine("grid", space.bounds, seed, levels=levels)
+    return make_engine(name, space.bounds, seed)
 
 
 def scaled(base: Scale, ratios: Ratios) -> Scale:
@@ -71,11 +84,7 @@ class Objective:
     def __init__(self, spec: dict[str, Any], data: str, options: WorkerConfig) -> None:
         self.spec, self.data, self.options = spec, data, options
         self.recipe = Recipe.from_dict(spec["recipe"])
-        of_space = spec["space"]
-        bounds = Bounds(**{name: of_space[name] for name in ("low", "high", "start")})
-        self.space = Space(
-            kind=of_space["kind"], coordinates=tuple(of_space["coordinates"]), bounds=bounds
-        )
+        self.space = _space_of(spec)
         manifest = Manifest.load(data)
         if (manifest.vocab, manifest.digest()) != (spec["vocab"], spec["text"]):
             raise CompletedpError(
@@ -83,18 +92,18 @@ class Objective:
                 "with the same tokenizer"
             )
         self.device = choose_device(options.device)
+        self._train = TokenDataset(data, "train", spec["context"])
+        self._valid = TokenDataset(data, "valid", spec["context"])
         self._blank = meta_model(self._config(self.recipe.base))
+        plan(self._blank, self.recipe, self.recipe.base)  # raises where it is another model's
+        self.engine()
 
     def engine(self) -> Engine:
         """The study's engine, told nothing yet."""
-        name, bounds, seed = self.spec["engine"], self.space.bounds, self.spec["seed"]
-        if name == "paper-grid":
-            levels = paper_levels(self.space.coordinates, self.recipe.values)
-            return make_engine("grid", bounds, seed, levels=levels)
-        return make_engine(name, bounds, seed)
+        return engine_of(self.spec)
 
     def trial(self, claim: Claim) -> Trial:
-        """A claim as something to train."""
+        """A claim as something to train; a CompletedpError where no training is possible."""
         base = self.recipe.base
         moved = self.space.recipe(self.recipe, claim.point)
         return Trial(
@@ -109,13 +118,12 @@ class Objective:
     def slots(self, scale: Scale | None = None, trials: int | None = None) -> Slots:
         """A stack for trials at a scale, the base's if none is given."""
         scale, spec = scale or self.recipe.base, self.spec
-        _check_batch(scale, spec["context"])
         count = self.options.slots
         return Slots(
             stack_model(self._config(scale), torch.device(self.device)),
             count if count is None or trials is None else min(count, trials),
-            TokenDataset(self.data, "train", spec["context"]),
-            TokenDataset(self.data, "valid", spec["context"]),
+            self._train,
+            self._valid,
             sequences=scale.batch // spec["context"],
             max_steps=scale.steps,
             device=self.device,
@@ -126,13 +134,17 @@ class Objective:
         )
 
     def _config(self, scale: Scale) -> Any:
+        context = self.spec["context"]
+        if scale.batch % context:
+            raise CompletedpError(
+                f"batch of {scale.batch} tokens is not a whole number of sequences of "
+                f"{context} tokens (context)"
+            )
         shape = Shape(**self.spec["shape"])
         return model_config(shape, self.spec["vocab"], scale, self.recipe.head_dim)
 
 
-def _check_batch(scale: Scale, context: int) -> None:
-    if scale.batch % context:
-        raise CompletedpError(
-            f"batch of {scale.batch} tokens is not a whole number of sequences of "
-            f"{context} tokens (context)"
-        )
+def _space_of(spec: dict[str, Any]) -> Space:
+    of_space = spec["space"]
+    bounds = Bounds(**{name: of_space[name] for name in ("low", "high", "start")})
+    return Space(kind=of_space["kind"], coordinates=tuple(of_space["coordinates"]), bounds=bounds)

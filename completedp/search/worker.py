@@ -8,12 +8,13 @@ time: others take them over.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ from completedp.search.engines import Engine
 from completedp.search.objective import Objective
 from completedp.search.stopping import EarlyStop
 from completedp.search.store import Claim, Study
+from completedp.theory.errors import CompletedpError
+from completedp.training.process import held_signals
 from completedp.training.slots import Outcome, Trial
 
 MOST_ATTEMPTS = 5
@@ -75,7 +78,10 @@ def work(
     name: str | None = None,
     report: Callable[[Fold, Progress], None] | None = None,
 ) -> None:
-    """Run trials until the study's budget is finished, by this worker or another."""
+    """Run trials until the study's budget is finished, by this worker or another.
+
+    Ctrl-C and SIGTERM end it between steps, with its trials given back.
+    """
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     fold = make_fold(study, objective)
     fold.catch_up()
@@ -85,15 +91,20 @@ def work(
     slots = objective.slots(trials=left["budget"] - left["finished"])
     lease, done = objective.options.lease, Progress()
 
-    with _kept_alive(study, lease) as held:
+    with held_signals() as interrupted, _kept_alive(study, lease) as held:
 
         def trials() -> Iterator[Trial]:
             while (claim := study.claim(name, fold.propose, lease_seconds=lease)) is not None:
-                if claim.attempt > MOST_ATTEMPTS:
-                    study.finish(claim, loss=np.inf, status="diverged", steps=0, curve=[])
-                    continue
                 held.add(claim)
-                yield objective.trial(claim)
+                trial = None
+                if claim.attempt <= MOST_ATTEMPTS:
+                    with suppress(CompletedpError):  # far out there are points of no plan
+                        trial = objective.trial(claim)
+                if trial is None:
+                    study.finish(claim, loss=math.inf, status="diverged", steps=0, curve=[])
+                    held.discard(claim)
+                else:
+                    yield trial
 
         def stop(trial: Trial, losses: list[float]) -> bool:
             return fold.stopping is not None and fold.stopping.hopeless(losses)
@@ -103,6 +114,8 @@ def work(
             done.busy = slots.busy_steps / max(1, slots.slot_steps)
             if report is not None:
                 report(fold, done)
+            if interrupted():
+                raise KeyboardInterrupt
 
         while True:
             for outcome in slots.run(trials(), stop=stop, progress=progress):
@@ -113,6 +126,7 @@ def work(
             if counts["finished"] >= counts["budget"]:
                 break
             time.sleep(_WAIT_SECONDS)  # others still run; should they die, their trials come back
+            progress(0)
     fold.catch_up()
     if report is not None:
         report(fold, done)
@@ -123,10 +137,11 @@ def _finish(study: Study, fold: Fold, outcome: Outcome) -> None:
     loss, result = outcome.valid_loss, None
     if outcome.status == "stopped" and fold.stopping is not None:
         loss, result = fold.stopping.estimate(outcome.losses), {"estimated": True}
+    loss = math.inf if loss is None else loss
     study.finish(
         outcome.trial.label,
-        loss=np.inf if loss is None else loss,
-        status=outcome.status,
+        loss=loss,
+        status=outcome.status if math.isfinite(loss) else "diverged",
         steps=len(outcome.losses),
         curve=outcome.losses,
         result=result,
@@ -141,7 +156,10 @@ def _kept_alive(study: Study, lease: float) -> Iterator[set[Claim]]:
 
     def renew() -> None:
         while not over.wait(lease / 4):
-            study.extend(list(held), lease_seconds=lease)  # of lost ones `finish` writes nothing
+            with suppress(CompletedpError):  # a store that is gone is for `work` to say
+                study.extend(
+                    list(held), lease_seconds=lease
+                )  # of lost ones `finish` writes nothing
 
     thread = threading.Thread(target=renew, daemon=True)
     thread.start()
@@ -150,5 +168,6 @@ def _kept_alive(study: Study, lease: float) -> Iterator[set[Claim]]:
     finally:
         over.set()
         thread.join()
-        for claim in held:
-            study.release(claim)
+        with suppress(CompletedpError):  # what is not given back runs out
+            for claim in held:
+                study.release(claim)
