@@ -2,7 +2,7 @@
 
     python benchmarks/transfer.py DATA OUT
 
-Makes a small recipe of global values (OUT/recipe.json) and sweeps its learning rate over eight
+Makes a small recipe of global values (OUT/recipe.json) and sweeps its learning rate over ten
 octaves, along each axis by 2, 4 and 8, with three seeds and the rules of completedp, mup and sp.
 DATA is a folder made by `completedp data` with a BPE of 4096 tokens. It goes on where it stopped;
 about 10 minutes on one H200. The result is docs/transfer.md's table and plot.
@@ -48,7 +48,7 @@ def main() -> None:
         data=arguments.data,
         out=str(out),
         recipe=str(out / "recipe.json"),
-        octaves=tuple(float(octave) for octave in range(-4, 4)),
+        octaves=tuple(float(octave) for octave in range(-4, 6)),
         axes=("width", "depth", "batch", "tokens"),
         factors=(1, 2, 4, 8),
         parameterisations=("completedp", "mup", "sp"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +13,11 @@ from typing import Annotated, Any
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
 from completedp.search.config import StudyConfig, WorkerConfig
+from completedp.theory.checks import check_path
 from completedp.theory.errors import CompletedpError
+
+_SQLITE = b"SQLite format 3\0"
+"""How such files begin, stores among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +31,13 @@ class StartVerb(StudyConfig, WorkerConfig):
 
     def run(self) -> int:
         """Search, and say what was found."""
+        from completedp.search.objective import Objective, study_spec
         from completedp.search.run import open_study, run_study
         from completedp.search.store import Store
 
         config = StudyConfig(**_part(self, StudyConfig))
         options = WorkerConfig(**_part(self, WorkerConfig))
+        Objective(study_spec(config), self.data, options)  # mistakes are said before a file is made
         with Store(self.store) as store:
             study = open_study(store, self.study, config)
             _work(study, lambda report: run_study(study, self.data, options, report))
@@ -119,16 +127,18 @@ class BestVerb(WorkerConfig):
         if self.seeds < 1:
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
         options = WorkerConfig(**_part(self, WorkerConfig))
-        reporters: dict[str, Any] = {}
+        out = _writable(self.out)
+        reporters: dict[str, Reporter] = {}
 
-        def progress(scale: str, done: int, total: int) -> None:
-            if scale not in reporters:
-                reporters[scale] = Reporter(f"on {scale}: trial-steps", total)
-            reporters[scale].update(done, lambda: "")
-            if done >= total:
-                reporters[scale].__exit__()
+        with Store(self.store, create=False) as store, ExitStack() as shown:
 
-        with Store(self.store, create=False) as store:
+            def progress(scale: str, done: int, total: int) -> None:
+                if scale not in reporters:
+                    shown.close()  # the last one's
+                    reporter = Reporter(f"on {scale}: trial-steps", total)
+                    reporters[scale] = shown.enter_context(reporter)
+                reporters[scale].update(done, lambda: "")
+
             found = best(
                 store.study(self.study),
                 self.data,
@@ -137,7 +147,7 @@ class BestVerb(WorkerConfig):
                 seeds=self.seeds,
                 progress=progress,
             )
-        found.recipe.save(self.out)
+        found.recipe.save(out)
         if self.json:
             rungs = [rung.to_dict() for rung in found.rungs]
             _print_json({"chosen": found.chosen, "rungs": rungs, "recipe": self.out})
@@ -166,9 +176,10 @@ class ExportVerb:
             study = store.study(self.study)
             if "://" in self.out:
                 count = export_optuna(study, self.out)
+                print(f"{count} trials in the Optuna study {study.name!r}")
             else:
-                count = export_csv(study, Path(self.out))
-        print(f"{count} trials in {self.out}")
+                count = export_csv(study, _writable(self.out))
+                print(f"{count} trials in {self.out}")
         return 0
 
 
@@ -195,6 +206,22 @@ class SearchVerb:
 def _part(verb: Any, config: type) -> dict[str, Any]:
     """The fields of a verb that belong to one of its configs."""
     return {field.name: getattr(verb, field.name) for field in fields(config)}
+
+
+def _writable(out: str) -> Path:
+    """A file that may be written, made sure of before any work; a store is not written over."""
+    check_path("out", out)
+    path = Path(out).expanduser()
+    if path.is_dir():
+        raise CompletedpError(f"{out!r} is a folder: name a file in it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise CompletedpError(f"{out!r} cannot be written: name a file in a folder of yours")
+    if path.exists():
+        with path.open("rb") as file:
+            if file.read(len(_SQLITE)) == _SQLITE:
+                raise CompletedpError(f"{out!r} is a database, not to be lost: name another file")
+    return path
 
 
 def _work(study: Any, run: Any) -> None:

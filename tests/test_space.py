@@ -111,6 +111,15 @@ def test_bounds_are_as_wide_as_asked_elsewhere() -> None:
     assert (space.bounds.low == -3.0).all()
 
 
+def test_only_the_models_own_types() -> None:
+    """Types that a recipe knows and the model has not are no coordinates."""
+    known = tuple(Recipe.default().widths)
+    assert "mlp_gate" in known
+    space = make_space(Recipe.default(), "kronecker", types=TYPES)
+    assert len(space.coordinates) == 5 * (11 + 4) + (6 + 4) + (2 + 4)
+    assert not any("mlp_gate" in name for name in space.coordinates)
+
+
 def test_no_decay_is_not_searched() -> None:
     """A weight decay of 0 stays 0 whatever multiplies it, so it has no coordinates."""
     space = make_space(RECIPE.with_values(weight_decay=0.0), "global")

@@ -249,8 +249,19 @@ def test_an_impossible_scale_is_said_before_training(small: SweepConfig, tmp_pat
 def test_another_sweep_in_the_folder_is_refused(small: SweepConfig, tmp_path: Path) -> None:
     """A folder that holds another sweep is one line that says what differs."""
     sweep(replace(small, out=str(tmp_path)), quiet=True)
-    with pytest.raises(CompletedpError, match="another sweep: its seeds differs"):
-        sweep(replace(small, out=str(tmp_path), seeds=3), quiet=True)
+    with pytest.raises(CompletedpError, match="another sweep: its z_loss differs"):
+        sweep(replace(small, out=str(tmp_path), z_loss=0.1), quiet=True)
+
+
+def test_a_sweep_may_grow(small: SweepConfig, tmp_path: Path) -> None:
+    """More octaves and seeds add trials to those that are there, which are not run again."""
+    sweep(replace(small, out=str(tmp_path)), quiet=True)
+    before = (tmp_path / TRIALS).read_text()
+    octaves = (*small.octaves, 3.0)
+    lines = sweep(replace(small, out=str(tmp_path), octaves=octaves, seeds=3), quiet=True)
+    assert (tmp_path / TRIALS).read_text().startswith(before)
+    assert len(read_trials(tmp_path)) == 4 * 3 * 2
+    assert np.array(lines[0].losses).shape == (4, 3)
 
 
 @pytest.mark.parametrize(

@@ -257,9 +257,12 @@ def _identity(trial: Trial) -> Any:
 
 
 def _claim(folder: Path, config: SweepConfig, manifest: Manifest, recipe: Recipe) -> None:
-    """Write what the sweep is, or see that the folder holds the same one."""
-    fixed = {"slots", "device", "compile", "out", "data", "recipe"}
-    mine = {k: v for k, v in config.to_dict().items() if k not in fixed}
+    """Write what a trial here is, or see that the folder holds trials of the same kind.
+
+    The grid itself may grow: more octaves, scales, seeds or parameterisations add to what is there.
+    """
+    trained_by = ("hyperparameters", "context", "z_loss", "eval_sequences")
+    mine = {name: getattr(config, name) for name in trained_by}
     mine |= {"data_digest": manifest.digest(), "recipe_content": recipe.to_dict()}
     mine = json.loads(json.dumps(mine))
     path = folder / "sweep.json"

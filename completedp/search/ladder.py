@@ -73,7 +73,7 @@ def climb(
             objective.trial_at(recipe, scale, seed=_FRESH)
     rungs = []
     for height, scale in enumerate(scales):
-        fresh = [_FRESH + 1000 * height + seed for seed in range(seeds)]
+        fresh = [_FRESH + seeds * height + seed for seed in range(seeds)]
         rung = measure(objective, candidates, scale, fresh, progress)
         rungs.append(rung)
         kept = [standing.candidate for standing in rung.standings]

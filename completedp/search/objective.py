@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from completedp.apply.classify import classify
 from completedp.apply.plan import plan
 from completedp.lm.batches import TokenDataset
 from completedp.lm.tokens import Manifest
@@ -35,8 +36,14 @@ def study_spec(config: StudyConfig, recipe: Recipe | None = None) -> dict[str, A
         recipe = Recipe.default() if config.recipe == "default" else Recipe.load(config.recipe)
     manifest = Manifest.load(config.data)
     scales = [scaled(recipe.base, Ratios.parse(text)) for text in config.target]
+    model = meta_model(model_config(config.shape, manifest.vocab, recipe.base, recipe.head_dim))
     space = make_space(
-        recipe, config.space, tunables=config.tunables, reach=config.reach, scales=scales
+        recipe,
+        config.space,
+        types=tuple(dict.fromkeys(tensor.type for tensor in classify(model))),
+        tunables=config.tunables,
+        reach=config.reach,
+        scales=scales,
     )
     spec = {
         "trials": config.trials,

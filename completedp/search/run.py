@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sqlalchemy.exc import SQLAlchemyError
 
 from completedp.search.config import StudyConfig, WorkerConfig
 from completedp.search.ladder import START, Rung, climb
-from completedp.search.objective import Objective, scaled, study_spec
+from completedp.search.objective import Objective, engine_of, scaled, study_spec
 from completedp.search.store import Store, Study, TrialRow
 from completedp.search.worker import Fold, Progress, make_fold, work
 from completedp.theory.errors import CompletedpError
@@ -28,8 +29,10 @@ def open_study(store: Store, name: str, config: StudyConfig, recipe: Recipe | No
     """A new study, or the one of that name to go on with; a larger budget is granted."""
     spec = study_spec(config, recipe)
     if name in store.studies():
-        spec["trials"] = store.study(name).set_budget(config.trials)
-    return store.create_study(name, spec)
+        spec["trials"] = store.study(name).spec["trials"]
+    study = store.create_study(name, spec)
+    study.set_budget(config.trials)  # of this study alone, not of another by that name
+    return study
 
 
 def run_study(
@@ -67,15 +70,14 @@ class Status:
         start = "" if self.start_loss is None else f" (start {self.start_loss:.4f})"
         state = ", ".join(f"{key} {value:.3g}" for key, value in self.engine.items())
         working = ", ".join(f"{name} ({n})" for name, n in self.workers.items()) or "nobody"
-        return "\n".join(
-            [
-                f"{self.name}: {counts['finished']}/{counts['budget']} trials, "
-                f"{self.per_minute:.1f} a minute{eta}",
-                f"best {best}{start}; {counts['diverged']} diverged, {self.stopped} stopped early",
-                f"engine: {state}",
-                f"at work: {working}; {counts['expired']} trials wait to be taken over",
-            ]
-        )
+        lines = [
+            f"{self.name}: {counts['finished']}/{counts['budget']} trials, "
+            f"{self.per_minute:.1f} a minute{eta}",
+            f"best {best}{start}; {counts['diverged']} diverged, {self.stopped} stopped early",
+            f"engine: {state}" if state else "",
+            f"at work: {working}; {counts['expired']} trials wait to be taken over",
+        ]
+        return "\n".join(filter(None, lines))
 
 
 def status(study: Study) -> Status:
@@ -90,7 +92,7 @@ def status(study: Study) -> Status:
     first = next((r.loss for r in done if r.number == 0 and r.status == "ok"), None)
     workers: dict[str, int] = {}
     for row in rows:
-        if row.state == "running":
+        if row.state == "running" and row.lease_until > time.time():
             workers[row.worker] = workers.get(row.worker, 0) + 1
     return Status(
         name=study.name,
@@ -106,17 +108,12 @@ def status(study: Study) -> Status:
 
 
 def _engine_state(study: Study) -> dict[str, float]:
-    from completedp.search.engines import Bounds, make_engine
-
-    name = study.spec["engine"]
-    if name == "paper-grid":
-        return {}
-    of_space = study.spec["space"]
-    bounds = Bounds(**{key: of_space[key] for key in ("low", "high", "start")})
-    engine = make_engine(name, bounds, study.spec["seed"])
+    """What the engine says of itself, beyond what the trials do."""
+    engine = engine_of(study.spec)
     for trial in study.finished_since(0):
         engine.tell(trial.number, trial.point, trial.loss)
-    return {k: v for k, v in engine.describe().items() if k not in ("told", "diverged")}
+    told = ("best_loss", "told", "diverged")
+    return {key: value for key, value in engine.describe().items() if key not in told}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +129,25 @@ class Best:
         out = []
         for rung in self.rungs:
             out.append(f"{rung.scale}, {len(rung.standings[0].losses)} fresh seeds:")
-            out += [f"    {s.candidate:<12} {s.mean:.4f} +- {s.error:.4f}" for s in rung.standings]
+            out += [f"    {s.candidate:<12} {_shown(s.mean, s.error)}" for s in rung.standings]
         last = {s.candidate: s for s in self.rungs[-1].standings}
         gain = last[START].mean - last[self.chosen].mean
         spread = math.hypot(last[START].error, last[self.chosen].error)
         if self.chosen == START:
             out.append("nothing found beats the start there: its values are kept")
+        elif gain == math.inf:
+            out.append(f"{self.chosen} trains there, where the start diverges")
         else:
-            sure = "" if gain > 2 * spread else ", which is within the noise"
-            out.append(f"{self.chosen} beats the start by {gain:.4f} +- {spread:.4f}{sure}")
+            sure = ", which is within the noise" if gain <= 2 * spread < math.inf else ""
+            out.append(f"{self.chosen} beats the start by {_shown(gain, spread)}{sure}")
         return "\n".join(out)
+
+
+def _shown(value: float, error: float) -> str:
+    """A loss with its error, which one seed does not give."""
+    if not math.isfinite(value):
+        return "diverged"
+    return f"{value:.4f}" + (f" +- {error:.4f}" if math.isfinite(error) else " (one seed)")
 
 
 def best(
@@ -178,7 +184,7 @@ def best(
     climbed = climb(objective, candidates, scales, seeds=seeds, progress=progress)
     chosen = climbed[-1].standings[0]
     provenance = {
-        **base.provenance,
+        **{k: v for k, v in base.provenance.items() if not k.startswith("rung_")},
         "study": study.name,
         "engine": study.spec["engine"],
         "space": study.spec["space"]["kind"],
@@ -234,8 +240,11 @@ def export_optuna(study: Study, storage: str) -> int:
         made = optuna.create_study(storage=storage, study_name=study.name)
     except optuna.exceptions.DuplicatedStudyError:
         raise CompletedpError(
-            f"{storage!r} already has a study {study.name!r}: name another file"
+            f"that Optuna storage already has a study {study.name!r}: name another file"
         ) from None
+    except (ImportError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        reason = str(error).splitlines()[0]  # and not the URL, which may hold a password
+        raise CompletedpError(f"Optuna cannot use that storage: {reason}") from error
     finished = [row for row in study.trials(curves=False) if row.state == "finished"]
     made.add_trials([_optuna_trial(optuna, row, ranges) for row in finished])
     return len(finished)

@@ -69,11 +69,16 @@ def make_space(
     recipe: Recipe,
     kind: str,
     *,
+    types: Sequence[str] | None = None,
     tunables: Sequence[str] = TUNABLE,
     reach: float = REACH,
     scales: Sequence[Scale] = (),
 ) -> Space:
-    """The space of that kind around a recipe. `scales` are where its results are to be used."""
+    """The space of that kind around a recipe.
+
+    `types` are the model's own module types, of which a recipe may know more. `scales` are where
+    results are to be used.
+    """
     if kind not in KINDS:
         raise CompletedpError(f"unknown space {kind!r}: choose from {', '.join(KINDS)}")
     for tunable in tunables:
@@ -87,7 +92,7 @@ def make_space(
         raise CompletedpError(f"reach = {reach!r} must be above 0 octaves")
     if recipe.values.weight_decay == 0:  # no multiplier changes it
         tunables = [tunable for tunable in tunables if tunable != "weight_decay"]
-    types, depth = tuple(recipe.widths), recipe.base.depth
+    types, depth = tuple(types or recipe.widths), recipe.base.depth
     names = tuple(name for t in tunables for name in _coordinates(t, kind, types, depth))
     start = recipe.hyperparameters.vector(names)
     low, high = start - reach, start + reach
