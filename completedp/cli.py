@@ -17,10 +17,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional, Suppress, subcommand
+from tyro.conf import (
+    OmitArgPrefixes,
+    OmitSubcommandPrefixes,
+    Positional,
+    Suppress,
+    subcommand,
+)
 
 from completedp.cli_search import SearchVerb
-from completedp.evidence.config import BenchConfig, CheckConfig, SweepConfig
+from completedp.evidence.config import (
+    BenchConfig,
+    CheckConfig,
+    SearchBenchConfig,
+    SweepConfig,
+)
 from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
@@ -283,11 +294,9 @@ class SweepVerb(SweepConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchVerb(BenchConfig):
+class BenchSlotsVerb(BenchConfig):
     """Time many trials in slots against one at a time, side by side in one run."""
 
-    what: Positional[Literal["slots"]]
-    """What to time."""
     json: bool = False
     """Print JSON."""
 
@@ -302,6 +311,55 @@ class BenchVerb(BenchConfig):
         else:
             print(bench_text(found))
         return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSearchVerb(SearchBenchConfig):
+    """Compare search engines on landscapes whose truth is known."""
+
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Search and print."""
+        from completedp.evidence.bench_search import bench_search, bench_search_text
+        from completedp.training.progress import Reporter
+
+        fields = {name: getattr(self, name) for name in SearchBenchConfig.__dataclass_fields__}
+        reporters: list[Any] = []
+
+        def progress(done: int, total: int) -> None:
+            if not reporters:
+                reporters.append(Reporter("searches", total))
+            reporters[0].update(done, lambda: "")
+
+        try:
+            found = bench_search(SearchBenchConfig(**fields), progress)
+        finally:
+            for reporter in reporters:
+                reporter.__exit__()
+        if self.json:
+            _print_json(found)
+        else:
+            print(bench_search_text(found))
+        return 0
+
+
+BenchAction = (
+    Annotated[BenchSlotsVerb, subcommand("slots", description=BenchSlotsVerb.__doc__)]
+    | Annotated[BenchSearchVerb, subcommand("search", description=BenchSearchVerb.__doc__)]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchVerb:
+    """Measure: slots against one trial at a time; search engines against the paper's."""
+
+    action: OmitSubcommandPrefixes[BenchAction]
+
+    def run(self) -> int:
+        """Do what was chosen."""
+        return self.action.run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,7 +486,7 @@ def _one_line(box: str) -> str:
             break
         body.append(line)
     text = " ".join(filter(None, body))
-    text = re.sub(r"^Error parsing \w+Verb: ", "", text)
+    text = re.sub(r"^Error parsing (\w+Verb|action): ", "", text)
     return re.sub(r"no type matching .* could be instantiated .*<class '\w+'>: ", "", text)
 
 

@@ -28,6 +28,8 @@ class StartVerb(StudyConfig, WorkerConfig):
     """A SQLite file, or a postgresql:// URL that several machines share."""
     study: str = "search"
     """The study's name."""
+    json: bool = False
+    """Print how it stands at the end as JSON."""
 
     def run(self) -> int:
         """Search, and say what was found."""
@@ -40,7 +42,7 @@ class StartVerb(StudyConfig, WorkerConfig):
         Objective(study_spec(config), self.data, options)  # mistakes are said before a file is made
         with Store(self.store) as store:
             study = open_study(store, self.study, config)
-            _work(study, lambda report: run_study(study, self.data, options, report))
+            _work(study, lambda report: run_study(study, self.data, options, report), self.json)
         return 0
 
 
@@ -55,6 +57,9 @@ class WorkerVerb(WorkerConfig):
     study: str | None = None
     """The study's name; may be left out when there is one."""
 
+    json: bool = False
+    """Print how it stands at the end as JSON."""
+
     def run(self) -> int:
         """Work until the budget is finished."""
         from completedp.search.run import run_study
@@ -63,7 +68,7 @@ class WorkerVerb(WorkerConfig):
         options = WorkerConfig(**_part(self, WorkerConfig))
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
-            _work(study, lambda report: run_study(study, self.data, options, report))
+            _work(study, lambda report: run_study(study, self.data, options, report), self.json)
         return 0
 
 
@@ -224,7 +229,7 @@ def _writable(out: str) -> Path:
     return path
 
 
-def _work(study: Any, run: Any) -> None:
+def _work(study: Any, run: Any, as_json: bool) -> None:
     """Work on a study with a progress line, and say how it stands at the end."""
     from completedp.search.run import status
     from completedp.training.progress import Reporter
@@ -247,7 +252,10 @@ def _work(study: Any, run: Any) -> None:
             reporter.update(fold.seen, note)
 
         run(report)
-    print(status(study).lines())
+    if as_json:
+        _print_json(asdict(status(study)))
+    else:
+        print(status(study).lines())
 
 
 def _described(study: Any) -> str:

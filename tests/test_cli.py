@@ -60,10 +60,18 @@ def test_rules_page_is_the_table() -> None:
     assert (ROOT / "docs" / "rules.md").read_text() == run("rules", "--markdown").stdout
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help_and_json(verb: str) -> None:
-    """Each verb explains itself and can print JSON."""
-    result = run(verb, "--help")
+WITH_PARTS = {
+    "bench": (("slots",), ("search",)),
+    "search": (("start",), ("worker",), ("status",), ("best",)),
+}
+
+
+@pytest.mark.parametrize(
+    "words", [(verb, *part) for verb in VERBS for part in WITH_PARTS.get(verb, ((),))]
+)
+def test_every_verb_has_help_and_json(words: tuple[str, ...]) -> None:
+    """Each verb, and each part of one, explains itself and can print JSON."""
+    result = run(*words, "--help")
     assert result.returncode == 0
     assert "--json" in result.stdout
 
@@ -97,6 +105,18 @@ def test_bench_slots() -> None:
     found = json.loads(result.stdout)
     assert [row["way"] for row in found["rows"]][:2] == ["eager", "compile"]
     assert found["slots_over_eager"] > 0
+
+
+def test_bench_search() -> None:
+    """`bench search` judges engines by the truth of what they recommend, twice the same."""
+    sizes = ("--dimensions", "4", "--in-flight", "4", "--landscapes", "base", "--seeds", "0", "1")
+    first, second = (run("bench", "search", *sizes, "--trials", "60", "--json") for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    rows = json.loads(first.stdout)["table"]
+    assert [row["engine"] for row in rows] == ["trust-region", "recombine"]
+    assert all(row["left"]["60"] < 100 for row in rows)
+    again = json.loads(second.stdout)["table"]
+    assert [row["left"] for row in again] == [row["left"] for row in rows]
 
 
 def test_doctor() -> None:
@@ -138,6 +158,8 @@ def test_doctor() -> None:
         (("sweep", "--data", "x", "--out", "y"), "'x'"),
         (("sweep", "--data", "x", "--out", "y", "--z-loss", "nan"), "z_loss = nan"),
         (("bench", "slots", "--chunk", "-1"), "chunk = -1"),
+        (("bench", "search", "--trials", "3"), "trials = 3"),
+        (("bench", "search", "--landscapes", "alps"), "'alps'"),
         (("bench", "slots", "--width", "65"), "width 65 is not divisible"),
         (("data", "nowhere.txt", "--out", "out"), "'nowhere.txt'"),
         (("data", "stdlib", "--out", "out", "--tokenizer", "nowhere.json"), "'nowhere.json'"),

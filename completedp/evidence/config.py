@@ -119,6 +119,50 @@ class BenchConfig:
         return asdict(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchBenchConfig:
+    """Which engines are compared, and on what."""
+
+    engines: tuple[Literal["recombine", "trust-region", "cma-es", "random", "tpe", "gp"], ...] = (
+        "trust-region",
+        "recombine",
+    )
+    """Engines; the paper's is what others are measured by."""
+    landscapes: tuple[Literal["base", "cliff", "noisy", "tangled"], ...] = (
+        "base",
+        "cliff",
+        "noisy",
+    )
+    """Kinds of synthetic landscape."""
+    dimensions: tuple[int, ...] = (20, 79)
+    """Numbers of coordinates."""
+    in_flight: tuple[int, ...] = (16, 100)
+    """Trials at once."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Landscapes and searches; medians are over them."""
+    trials: int = 1000
+    """Trials of each search."""
+    processes: int = 2
+    """Searches at once."""
+
+    def __post_init__(self) -> None:
+        for name in ("engines", "landscapes", "dimensions", "in_flight", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise CompletedpError(f"{name} = {list(values)} must name one or more, each once")
+        for name in ("dimensions", "in_flight"):
+            for value in getattr(self, name):
+                check_number(name, value, low=1, high=10_000)
+        for seed in self.seeds:
+            check_number("seeds", seed, low=0, high=2**31)
+        check_number("trials", self.trials, low=10)
+        check_number("processes", self.processes, low=1, high=1024)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
 Swept = Literal["lr", "weight_decay", "eps", "init_std"]
 Axis = Literal["width", "depth", "batch", "tokens"]
 

@@ -128,7 +128,8 @@ class Best:
         """For people."""
         out = []
         for rung in self.rungs:
-            out.append(f"{rung.scale}, {len(rung.standings[0].losses)} fresh seeds:")
+            seeds = len(rung.standings[0].losses)
+            out.append(f"{rung.scale}, {seeds} fresh seed{'s' * (seeds > 1)}:")
             out += [f"    {s.candidate:<12} {_shown(s.mean, s.error)}" for s in rung.standings]
         last = {s.candidate: s for s in self.rungs[-1].standings}
         gain = last[START].mean - last[self.chosen].mean
@@ -139,6 +140,7 @@ class Best:
             out.append(f"{self.chosen} trains there, where the start diverges")
         else:
             sure = ", which is within the noise" if gain <= 2 * spread < math.inf else ""
+            sure = sure if math.isfinite(spread) else ", on one seed alone"
             out.append(f"{self.chosen} beats the start by {_shown(gain, spread)}{sure}")
         return "\n".join(out)
 
@@ -147,7 +149,7 @@ def _shown(value: float, error: float) -> str:
     """A loss with its error, which one seed does not give."""
     if not math.isfinite(value):
         return "diverged"
-    return f"{value:.4f}" + (f" +- {error:.4f}" if math.isfinite(error) else " (one seed)")
+    return f"{value:.4f} +- {error:.4f}" if math.isfinite(error) else f"{value:.4f}"
 
 
 def best(
