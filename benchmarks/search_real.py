@@ -1,0 +1,149 @@
+"""Compare search engines on real training, on a GPU.
+
+    python benchmarks/search_real.py DATA OUT [--seeds 0 1] [--trials 1000] [--budget 300]
+
+First the global values of a small model are tuned. From there the paper's search gets `--trials`
+trials, the default engine `--budget`, and the default engine with early stopping as many again,
+each with every seed; all are per-module searches (type x depth) with the same slots. What each
+would recommend after 100, 300 and 1000 trials, and the start, is then trained again on fresh seeds:
+that is the loss that counts. OUT/search.db holds every trial (the same command goes on),
+OUT/real.json the table, OUT/trials.npz points and losses for the surrogate of `bench search`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from completedp.lm.tokens import Manifest
+from completedp.lm.transformer import ModelConfig
+from completedp.search.config import StudyConfig, WorkerConfig
+from completedp.search.ladder import measure
+from completedp.search.objective import Objective
+from completedp.search.run import best, open_study, run_study
+from completedp.search.store import Store, Study
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+from completedp.training.build import meta_model
+from completedp.training.config import Shape
+
+LOOKS = (100, 300, 1000)
+PAPER, OURS, STOPPING = "trust-region", "recombine", "recombine, stop early"
+TINY = {"width": 16, "depth": 2, "context": 16, "sequences": 4, "steps": 30, "head_dim": 8}
+SMALL = {"width": 64, "depth": 4, "context": 256, "sequences": 16, "steps": 512, "head_dim": 32}
+
+
+def usual_recipe(vocab: int, size: dict[str, int]) -> Recipe:
+    """Where the global search starts."""
+    batch = size["context"] * size["sequences"]
+    base = Scale(
+        width=size["width"], depth=size["depth"], batch=batch, tokens=batch * size["steps"]
+    )
+    shape = {name: size[name] for name in ("width", "depth", "head_dim")}
+    model = meta_model(ModelConfig(vocab=vocab, **shape))
+    return Recipe.for_model(model, base, lr=2.0**-6, init_std=0.1, weight_decay=0.05)
+
+
+def search(
+    store: Store, name: str, start: Recipe, size: dict[str, int], data: str, **options: Any
+) -> Study:
+    """Run one study, or what is left of it."""
+    config = StudyConfig(
+        data=data, context=size["context"], shape=Shape(head_dim=size["head_dim"]), **options
+    )
+    study = open_study(store, name, config, start)
+    run_study(study, data, WorkerConfig())
+    print(f"{name}: {study.counts()}", flush=True)
+    return study
+
+
+def recommended(study: Study, objective: Objective, after: int) -> np.ndarray:
+    """What the engine would have recommended when so many trials had finished."""
+    engine = objective.engine()
+    for trial in study.finished_since(0)[:after]:
+        engine.tell(trial.number, trial.point, trial.loss)
+    return engine.recommend()
+
+
+def export(studies: list[Study], path: Path) -> None:
+    """Whole and diverged trials of the per-module searches, for the surrogate."""
+    rows = [row for s in studies for row in s.trials(curves=False) if row.status != "stopped"]
+    of_space = studies[0].spec["space"]
+    np.savez_compressed(
+        path,
+        points=np.array([row.point for row in rows], dtype=np.float32),
+        losses=np.array([row.loss for row in rows], dtype=np.float32),
+        coordinates=np.array(of_space["coordinates"]),
+        **{name: np.array(of_space[name], dtype=np.float32) for name in ("low", "high", "start")},
+    )
+
+
+def main() -> None:
+    """Search, measure again and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("data")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--budget", type=int, default=300)
+    parser.add_argument("--global-trials", type=int, default=192)
+    parser.add_argument("--fresh", type=int, default=8)
+    parser.add_argument("--tiny", action="store_true", help="a model for trying this script")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    size = TINY if args.tiny else SMALL
+    with Store(str(args.out / "search.db")) as store:
+        start_path = args.out / "globals.json"
+        usual = usual_recipe(Manifest.load(args.data).vocab, size)
+        trials = args.global_trials
+        globals_ = search(store, "global", usual, size, args.data, space="global", trials=trials)
+        if not start_path.exists():
+            best(globals_, args.data, WorkerConfig(), seeds=args.fresh).recipe.save(start_path)
+        start = Recipe.load(start_path)
+        ways = {
+            PAPER: {"engine": "trust-region", "trials": args.trials, "stop_early": False},
+            OURS: {"engine": "recombine", "trials": args.budget, "stop_early": False},
+            STOPPING: {"engine": "recombine", "trials": args.budget, "stop_early": True},
+        }
+        studies = {
+            (way, seed): search(
+                store, f"{way}, {seed}", start, size, args.data, seed=seed, **options
+            )
+            for seed in args.seeds
+            for way, options in ways.items()
+        }
+        objective = Objective(next(iter(studies.values())).spec, args.data, WorkerConfig())
+        candidates = {"start": start}
+        for (way, seed), study in studies.items():
+            mine = Objective(study.spec, args.data, WorkerConfig())
+            for after in (look for look in LOOKS if look <= study.counts()["finished"]):
+                point = recommended(study, mine, after)
+                candidates[f"{way}, seed {seed}, {after}"] = mine.space.recipe(start, point)
+        fresh = [2_000_003 + seed for seed in range(args.fresh)]
+        rung = measure(objective, candidates, start.base, fresh)
+        found = {
+            s.candidate: {
+                "mean": s.mean if math.isfinite(s.mean) else None,
+                "error": s.error if math.isfinite(s.error) else None,
+            }
+            for s in rung.standings
+        }
+        for name in candidates:
+            mean, error = found[name]["mean"], found[name]["error"]
+            print(f"{name:<40} {mean or math.inf:.4f} +- {error or math.inf:.4f}")
+        steps = {
+            f"{way}, seed {seed}": sum(row.steps or 0 for row in study.trials(curves=False))
+            for (way, seed), study in studies.items()
+        }
+        print(json.dumps({"steps": steps}, indent=1))
+        (args.out / "real.json").write_text(json.dumps({"fresh": found, "steps": steps}, indent=1))
+        export(list(studies.values()), args.out / "trials.npz")
+
+
+if __name__ == "__main__":
+    main()
