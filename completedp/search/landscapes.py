@@ -14,6 +14,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -129,9 +130,21 @@ class Landscape:
         return Bounds(low=self.start - reach, high=self.start + reach, start=self.start)
 
 
+class Problem(Protocol):
+    """Anything to search whose truth is known."""
+
+    def truth(self, point: np.ndarray) -> float:
+        """The mean loss over seeds."""
+        ...
+
+    def measure(self, point: np.ndarray, rng: np.random.Generator) -> float:
+        """The loss of one run."""
+        ...
+
+
 def simulate(
     engine: Engine,
-    landscape: Landscape,
+    landscape: Problem,
     trials: int,
     in_flight: int,
     seed: int,

@@ -89,7 +89,7 @@ class Recombine(Engine):
         self._fitted_at = 0
         self._centre: np.ndarray | None = None
         self._model: _Quadratic | None = None
-        self._risk: _Risk | None = None
+        self._risk: Risk | None = None
 
     def _learn(self, number: int, point: np.ndarray, loss: float, improved: bool) -> None:
         if len(self._recent) >= 2 * GOOD:
@@ -114,7 +114,7 @@ class Recombine(Engine):
         points = np.array([point for point, _ in known])
         losses = np.array([loss for _, loss in known])
         finite = np.isfinite(losses)
-        self._risk = _Risk.fit(points, ~finite) if 5 <= finite.sum() <= len(known) - 5 else None
+        self._risk = Risk.fit(points, ~finite) if 5 <= finite.sum() <= len(known) - 5 else None
         points, losses = points[finite], losses[finite]
         self._centre = self._model = None
         if not len(losses):
@@ -227,7 +227,7 @@ class _Quadratic:
 
 
 @dataclass(frozen=True)
-class _Risk:
+class Risk:
     """The chance that a point diverges: logistic regression with a ridge."""
 
     mean: np.ndarray
@@ -235,7 +235,7 @@ class _Risk:
     weights: np.ndarray
 
     @classmethod
-    def fit(cls, points: np.ndarray, diverged: np.ndarray) -> _Risk:
+    def fit(cls, points: np.ndarray, diverged: np.ndarray) -> Risk:
         mean, scale = points.mean(0), max(float(points.std()), 1e-9)
         features = np.hstack([np.ones((len(points), 1)), (points - mean) / scale])
         ridge = np.repeat([1e-3, 3.0], [1, points.shape[1]])
