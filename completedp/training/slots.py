@@ -175,6 +175,7 @@ class Slots:
         running: dict[int, Trial] = {}
         curves: dict[int, list[float]] = {}
         while True:
+            turn = None
             try:
                 self.prepare()
                 for slot in range(self.count):
@@ -186,39 +187,47 @@ class Slots:
                         self.fill(slot, trial)
                 if not running:
                     return
-                # To where the next trial ends, so that its slot is not idle for a step.
-                left = min(trial.steps - len(curves[slot]) for slot, trial in running.items())
-                advance = min(left, CHECK_EVERY)
-                recent = torch.stack([self.train_step() for _ in range(advance)], dim=1).tolist()
+                turn = self._turn(running, curves)
             except Exception as error:
                 if not is_out_of_memory(error) or self.count == 1:
                     raise
+            if turn is None:  # only here has the error let go of the tensors it was about
                 again.extend(running.values())
                 running.clear()
                 curves.clear()
                 self._shrink()
                 continue
-            self.busy_steps += advance * len(running)
-            self.slot_steps += advance * self.count
+            steps, valid = turn
+            self.busy_steps += steps * len(running)
+            self.slot_steps += steps * self.count
             if progress is not None:
-                progress(advance * len(running))
+                progress(steps * len(running))
             ended: dict[int, str] = {}
             for slot, trial in running.items():
-                losses = curves[slot]
-                losses += recent[slot]
-                if _diverged(losses, advance):
+                if _diverged(curves[slot]):
                     ended[slot] = "diverged"
-                elif len(losses) == trial.steps:
+                elif len(curves[slot]) == trial.steps:
                     ended[slot] = "ok"
-                elif stop is not None and stop(trial, losses):
+                elif stop is not None and stop(trial, curves[slot]):
                     ended[slot] = "stopped"
-            finished = [slot for slot, status in ended.items() if status == "ok"]
-            valid = self._evaluate(finished)
             for slot, status in ended.items():
                 losses, trial = curves.pop(slot), running.pop(slot)
                 if status == "diverged":
                     losses = losses[: _first_bad(losses)]
                 yield Outcome(trial=trial, status=status, losses=losses, valid_loss=valid.get(slot))
+
+    def _turn(
+        self, running: dict[int, Trial], curves: dict[int, list[float]]
+    ) -> tuple[int, dict[int, float]]:
+        """Some steps of all, added to their curves: how many, and losses of those that are done."""
+        # To where the next trial ends, so that its slot is not idle for a step.
+        left = min(trial.steps - len(curves[slot]) for slot, trial in running.items())
+        steps = min(left, CHECK_EVERY)
+        recent = torch.stack([self.train_step() for _ in range(steps)], dim=1).tolist()
+        for slot, losses in curves.items():
+            losses += recent[slot]
+        whole = [slot for slot, trial in running.items() if len(curves[slot]) == trial.steps]
+        return steps, self._evaluate([slot for slot in whole if not _diverged(curves[slot])])
 
     @torch.no_grad()
     def fill(self, slot: int, trial: Trial) -> None:
@@ -366,8 +375,9 @@ def _on_device(data: TokenDataset, device: torch.device) -> Tensor:
     return windows.to(device)
 
 
-def _diverged(losses: list[float], new: int) -> bool:
-    return _first_bad(losses[-new:], losses[0]) < new
+def _diverged(losses: list[float]) -> bool:
+    """Whether any of the latest losses, which are all that were not looked at yet, is bad."""
+    return _first_bad(losses[-CHECK_EVERY:], losses[0]) < min(len(losses), CHECK_EVERY)
 
 
 def _first_bad(losses: list[float], first: float | None = None) -> int:
