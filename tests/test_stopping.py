@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from completedp.search.stopping import AT_LEAST, SMOOTHED_OVER, EarlyStop
+from completedp.search.stopping import AT_LEAST, RECENT, SMOOTHED_OVER, EarlyStop
 
 NOISE = 0.05
 CHECK_EVERY = 20
@@ -176,13 +176,15 @@ def test_short_trainings_are_judged_once_there_is_a_mean() -> None:
 
 
 def test_the_bar_rises_as_the_search_improves() -> None:
-    """A trial that was among the better half of old trials is stopped among better new ones."""
-    steps = 100
+    """What old trials were like is forgotten: neither the bar nor an estimate is theirs."""
+    steps, overfit = 100, 0.5
     rule = EarlyStop(steps)
-    for seed in range(100):
-        curve = parallel(3.0 + seed / 100, steps, seed)
-        rule.tell(curve.losses, curve.end, "ok")
+    for seed in range(2 * RECENT):
+        curve = parallel(3.0 + seed / (2 * RECENT), steps, seed)
+        rule.tell(curve.losses, curve.end + overfit, "ok")
     middling = parallel(3.2, steps).losses[:60].tolist()
     assert not rule.hopeless(middling)
-    whole(rule, 100, steps, end=2.5)
+    assert rule.estimate(middling) == pytest.approx(3.2 + overfit, abs=NOISE)
+    whole(rule, RECENT, steps, end=2.5)
     assert rule.hopeless(middling)
+    assert rule.estimate(middling) == pytest.approx(3.2, abs=NOISE)

@@ -1,48 +1,34 @@
 """Classify: every parameter of a model to its module type, role, layer and width.
 
-A tensor is known by its canonical name (what wrappers put in front of it dropped) and by the
-module that owns it: never by attributes on the tensor, which sharding, copying and compiling lose.
-A tensor that nobody can classify is an error; nothing is left out or given a default in silence.
+The evidence, in this order: the user's overrides; structure (what the modules are and where);
+shape (what reads and what writes the residual stream); names. A tensor is known by its canonical
+name (what wrappers put in front of it dropped) and by the module that owns it: never by attributes
+on the tensor, which sharding, copying and compiling lose. A tensor that nobody can classify is an
+error; nothing is left out or given a default in silence.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from torch import nn
 
+from completedp.apply import names
+from completedp.apply.names import canonical_name
+from completedp.apply.structure import Place, Structure, fans, gain_offset, is_norm, unwrapped
 from completedp.theory.errors import CompletedpError
-from completedp.theory.roles import MODULE_TYPES, Role
+from completedp.theory.roles import MODULE_TYPES, Role, is_bias
 
-# What torch.compile, DistributedDataParallel, FSDP and activation checkpointing put into names.
-_WRAPPERS = re.compile(
-    r"(?<![^.])(?:_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
-)
-
-# Canonical name -> module type, first match wins. LAYER stands for a block's index.
-_LAYER = r"(?:^|\.)(?:blocks|layers|h)\.(?P<layer>\d+)\."
-PATTERNS: tuple[tuple[str, str], ...] = (
-    (r"^embedding\.weight$", "embedding"),
-    (_LAYER + r"attn_norm\.weight$", "attn_norm"),
-    (_LAYER + r"attn\.qkv\.weight$", "qkv"),
-    (_LAYER + r"attn\.qkv\.bias$", "qkv_bias"),
-    (_LAYER + r"attn\.q_norm\.weight$", "q_norm"),
-    (_LAYER + r"attn\.k_norm\.weight$", "k_norm"),
-    (_LAYER + r"attn\.out\.weight$", "attn_out"),
-    (_LAYER + r"attn\.out\.bias$", "attn_out_bias"),
-    (_LAYER + r"mlp_norm\.weight$", "mlp_norm"),
-    (_LAYER + r"mlp\.up\.weight$", "mlp_in"),
-    (_LAYER + r"mlp\.up\.bias$", "mlp_in_bias"),
-    (_LAYER + r"mlp\.gate\.weight$", "mlp_gate"),
-    (_LAYER + r"mlp\.gate\.bias$", "mlp_gate_bias"),
-    (_LAYER + r"mlp\.down\.weight$", "mlp_out"),
-    (_LAYER + r"mlp\.down\.bias$", "mlp_out_bias"),
-    (r"^output_norm\.weight$", "output_norm"),
-    (r"^unembedding\.weight$", "unembedding"),
-    (r"^unembedding\.bias$", "output_bias"),
-)
+# The modules of the reference model: its names are this package's own, and say all.
+_REFERENCE = {"embedding", "blocks", "output_norm", "unembedding"}
+# Matrices that take the residual stream in, and those that add to it.
+_READS = {"qkv", "mlp_in", "mlp_gate", "router", "unembedding"}
+_WRITES = {"attn_out", "mlp_out"}
+# Settings of a model that scale its layers by depth, with the value that does not.
+_DEPTH_SETTINGS = {"scale_attn_by_inverse_layer_idx": False, "residual_multiplier": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,40 +45,53 @@ class TensorInfo:
     width: int
     """What its rule scales with: a matrix's fan-in, an embedding's dimension, a vector's length."""
     how: str
-    """What decided: `name` or `override`."""
-
-
-def canonical_name(name: str) -> str:
-    """A parameter's name without what wrappers add to it."""
-    return _WRAPPERS.sub("", name)
+    """What decided: `override`, `structure`, `shape` or `name`."""
+    offset: float = 0.0
+    """What its module adds to it in use: 1 for a norm that stores gain - 1."""
 
 
 def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> list[TensorInfo]:
     """Every trainable parameter, in the model's order.
 
     `overrides` maps regular expressions on canonical names to module types; the first that matches
-    wins, before the built-in names, and one that matches nothing is an error.
+    wins, before all other evidence, and one that matches nothing is an error. A group named
+    `layer` in it gives the block, counted from 0.
     """
     overrides = dict(overrides or {})
     for pattern, module_type in overrides.items():
         _check_override(pattern, module_type)
+    every_name = [canonical_name(name) for name, _ in model.named_parameters()]
+    structure = Structure(model, {n for n in every_name if _override(n, overrides)})
+    _check_not_tied(structure)
+    _warn_of_depth_settings(model)
+    evidence = Evidence(
+        structure, head_dim=_declared_head_dim(model), names_first=_is_reference(structure)
+    )
     unused, found, unknown = set(overrides), [], []
-    for name, owner, shape in _parameters(model):
-        match = _match(name, overrides)
-        if match is None:
-            unknown.append(f"{name} {list(shape)}")
+    for place, parameter in structure.places():
+        if not parameter.requires_grad:
             continue
-        module_type, layer, pattern = match
-        unused.discard(pattern)
+        layer = place.layer
+        if match := _override(place.name, overrides):
+            unused.discard(match.re.pattern)
+            decision = overrides[match.re.pattern], "override"
+            if (given := match.groupdict().get("layer")) is not None:
+                layer = int(given) + 1
+        else:
+            decision = evidence.decide(place)
+        if decision is None:
+            unknown.append(f"{place.name} {list(place.shape)}")
+            continue
         found.append(
             TensorInfo(
-                name=name,
-                type=module_type,
-                role=MODULE_TYPES[module_type],
+                name=place.name,
+                type=decision[0],
+                role=MODULE_TYPES[decision[0]],
                 layer=layer,
-                shape=shape,
-                width=_width(owner, shape, MODULE_TYPES[module_type]),
-                how="override" if pattern in overrides else "name",
+                shape=place.shape,
+                width=evidence.width(place, decision[0]),
+                how=decision[1],
+                offset=evidence.offset(place, decision[0]),
             )
         )
     if unknown:
@@ -113,60 +112,203 @@ def depth_of(tensors: list[TensorInfo]) -> int:
 
 def head_dim_of(tensors: list[TensorInfo], model: nn.Module) -> int | None:
     """Size of an attention head, where the model tells it: from its config or its QK norms."""
-    declared = getattr(getattr(unwrapped(model), "config", None), "head_dim", None)
-    if isinstance(declared, int):
+    declared = _declared_head_dim(model)
+    if declared is not None:
         return declared
     return next((t.width for t in tensors if t.role is Role.QK_NORM), None)
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile's or DistributedDataParallel's wrapper."""
-    while True:
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
+class Evidence:
+    """What structure, shapes and names say of a model's tensors."""
+
+    def __init__(self, structure: Structure, *, head_dim: int | None, names_first: bool) -> None:
+        self._structure = structure
+        self._head_dim = head_dim
+        self._order = (
+            ("structure", structure.type_of),
+            ("shape", self._by_shape),
+            ("name", self._by_name),
+        )
+        if names_first:
+            self._order = self._order[::-1]
+        self._offsets: dict[type[nn.Module], float] = {}
+
+    def decide(self, place: Place) -> tuple[str, str] | None:
+        """The type of a tensor and what decided it; a bias has that of its weight."""
+        weight = self._structure.weight_of(place) if place.is_bias else place
+        if weight is None:  # a bias of nothing
+            return None
+        for how, evidence in self._order:
+            if (kind := evidence(weight)) is None:
+                continue
+            if kind in ("q_norm", "k_norm") and not self._is_per_head(place):
+                kind, how = f"{kind}_full", "shape"
+            if place.is_bias:
+                kind = "output_bias" if kind == "unembedding" else f"{kind}_bias"
+            return (kind, how) if kind in MODULE_TYPES else None
+        return None
+
+    def width(self, place: Place, module_type: str) -> int:
+        """A matrix's fan-in, an embedding's dimension, a vector's length.
+
+        A bias on the logits is as long as the vocabulary, which is no width: it counts as 1. Query,
+        key and value biases differ in length, apart or fused, so they count as their fan-in.
+        """
+        if module_type == "output_bias":
+            return 1
+        weight = self._structure.weight_of(place) if place.is_bias else None
+        if module_type == "qkv_bias" and weight is not None:
+            return self.width(weight, "qkv")
+        if MODULE_TYPES[module_type] not in (Role.HIDDEN_WEIGHT, Role.OUTPUT_WEIGHT):
+            return place.shape[-1]
+        if (both := self._fans(place, module_type)) is None:
+            raise CompletedpError(
+                f"cannot tell which dimension of {place.name} {list(place.shape)}, in "
+                f"{type(place.owner).__name__}, is its fan-in"
+            )
+        return both[0]
+
+    def offset(self, place: Place, module_type: str) -> float:
+        """What a norm adds to its stored gain; every class is asked once."""
+        if is_bias(module_type) or not is_norm(place.owner):
+            return 0.0
+        kind = type(place.owner)
+        if kind not in self._offsets:
+            self._offsets[kind] = gain_offset(place.owner)
+        return self._offsets[kind]
+
+    def _fans(self, place: Place, module_type: str) -> tuple[int, int] | None:
+        """Fan-in and fan-out of a matrix, or of each of a stack of experts' matrices.
+
+        A linear layer tells. Of any other tensor the side as wide as the residual stream is the
+        input of what reads it and the output of what writes to it.
+        """
+        if len(place.shape) == 2 and place.key == "weight" and (known := fans(place.owner)):
+            return known
+        width = self._structure.width
+        if width is None or len(place.shape) not in (2, 3) or width not in place.shape[-2:]:
+            return None
+        first, second = place.shape[-2:]
+        other = first if second == width else second
+        return (width, other) if module_type in _READS else (other, width)
+
+    def _fits(self, place: Place, module_type: str) -> bool:
+        """Whether a matrix reads or writes the residual stream as its type does."""
+        if module_type not in _READS | _WRITES or self._structure.width is None:
+            return True
+        both = self._fans(place, module_type)
+        return both is not None and both[module_type in _WRITES] == self._structure.width
+
+    def _is_per_head(self, norm: Place) -> bool:
+        """Whether a query or key norm's gain is shared by the heads: as long as one head is."""
+        around = self._structure.modules.get(norm.path.rpartition(".")[0])
+        size = getattr(around, "head_dim", None) or self._head_dim
+        if isinstance(size, int):
+            return norm.shape == (size,)
+        outputs = {fans(p.owner) for p in self._structure.linears_beside(norm).values()}
+        return norm.shape[-1] not in {both[1] for both in outputs if both}
+
+    def _by_shape(self, place: Place) -> str | None:
+        """Of two or three linear layers in a branch, what reads and what writes the stream.
+
+        Square ones may do either, and which of a gated feed-forward's two inputs is the gate no
+        shape tells.
+        """
+        width, branch = self._structure.width, self._structure.branch(place)
+        own = fans(place.owner) if place.layer and place.key == "weight" else None
+        if own is None or own[0] == own[1] or width is None or branch is None:
+            return None
+        beside = [fans(p.owner) or (0, 0) for p in self._structure.linears_beside(place).values()]
+        writers = sum(fan_out == width for _, fan_out in beside)
+        readers = sum(fan_in == width != fan_out for fan_in, fan_out in beside)
+        if writers != 1 or readers not in (1, 2) or readers + writers != len(beside):
+            return None
+        if own[1] == width:
+            return f"{branch}_out" if branch == "mlp" or readers == 1 else None
+        return {"attn": "qkv", "mlp": "mlp_in"}[branch] if readers == 1 else None
+
+    def _by_name(self, place: Place) -> str | None:
+        structure = self._structure
+        if place.layer is None:
+            kind = names.outside_blocks(place.word)
+            is_vector = kind == "output_norm"
+            return kind if (len(place.shape) == 1) == is_vector else None
+        if len(place.shape) == 1:
+            return self._norm_by_name(place)
+        kind = names.matrix_in_block(
+            place.word, structure.branch(place), structure.words_beside(place)
+        )
+        return kind if kind and self._fits(place, kind) else None
+
+    def _norm_by_name(self, place: Place) -> str | None:
+        if place.word == "layer_norm" and fans(place.owner):  # Megatron's, fused into what follows
+            shape = tuple(place.owner.get_parameter("weight").shape)
+            kind, _ = self.decide(replace(place, key="weight", shape=shape)) or (None, None)
+            return {"qkv": "attn_norm", "mlp_in": "mlp_norm"}.get(kind or "")
+        if not is_norm(place.owner):
+            return None
+        return names.norm_in_block(place.word, self._structure.norms_beside(place))
 
 
-def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, tuple[int, ...]]]:
-    """Canonical name, owner and shape of every trainable parameter; tied ones are an error."""
+def _is_reference(structure: Structure) -> bool:
+    return structure.modules[""]._modules.keys() == _REFERENCE
+
+
+def _declared_head_dim(model: nn.Module) -> int | None:
+    """Size of an attention head by the model's config: said, or the width shared by the heads."""
+    config = _config_of(model)
+    declared = getattr(config, "head_dim", None)
+    width = _first_int(config, ("hidden_size", "n_embd", "d_model", "dim"))
+    heads = _first_int(config, ("num_attention_heads", "n_head", "n_heads", "num_heads"))
+    if isinstance(declared, int):
+        return declared
+    return width // heads if width and heads else None
+
+
+def _first_int(config: object, attributes: tuple[str, ...]) -> int | None:
+    values = (getattr(config, name, None) for name in attributes)
+    return next((value for value in values if isinstance(value, int)), None)
+
+
+def _config_of(model: nn.Module) -> object:
+    """The model's config; of a model of several parts, that of its language model."""
+    config = getattr(unwrapped(model), "config", None)
+    text = getattr(config, "get_text_config", None)
+    return text() if callable(text) else config
+
+
+def _check_not_tied(structure: Structure) -> None:
     seen: dict[int, str] = {}
-    for prefix, module in model.named_modules():
-        for key, parameter in module.named_parameters(recurse=False):
-            name = canonical_name(f"{prefix}.{key}" if prefix else key)
-            if id(parameter) in seen:
-                raise CompletedpError(
-                    f"{name} and {seen[id(parameter)]} are one tensor (tied): the rules for an "
-                    "input embedding and an output weight differ and one tensor cannot satisfy "
-                    "both; untie them"
-                )
-            seen[id(parameter)] = name
-            if parameter.requires_grad:
-                yield name, module, tuple(parameter.shape)
+    pairs = []
+    for place, parameter in structure.places():
+        if id(parameter) in seen:
+            pairs.append((place.name, seen[id(parameter)]))
+        seen[id(parameter)] = place.name
+    if structure.head is not None and structure.head == structure.embedding:
+        pairs.append((f"the output head {structure.head}", "the input embedding"))
+    if pairs:
+        one, other = pairs[0]
+        raise CompletedpError(
+            f"{one} and {other} are one tensor (tied): the rules for an input embedding and an "
+            "output weight differ and one tensor cannot satisfy both; untie them "
+            "(tie_word_embeddings=False in a Hugging Face config)"
+        )
 
 
-def _match(name: str, overrides: Mapping[str, str]) -> tuple[str, int | None, str] | None:
-    for pattern, module_type in (*overrides.items(), *PATTERNS):
-        if match := re.search(pattern, name):
-            layer = match.groupdict().get("layer")
-            if layer is None and (block := re.search(_LAYER, name)):
-                layer = block["layer"]
-            return module_type, None if layer is None else int(layer) + 1, pattern
-    return None
+def _warn_of_depth_settings(model: nn.Module) -> None:
+    config = _config_of(model)
+    for name, neutral in _DEPTH_SETTINGS.items():
+        value = getattr(config, name, neutral)
+        if value != neutral:
+            warnings.warn(
+                f"config.{name} = {value!r}: the model scales its layers by itself, on top of the "
+                f"planned multipliers, so depth may count twice; set it to {neutral!r}",
+                stacklevel=3,
+            )
 
 
-def _width(owner: nn.Module, shape: tuple[int, ...], role: Role) -> int:
-    """An embedding is [vocabulary, width] and a linear layer [out, in]: the last dimension.
-
-    A bias on the logits is as long as the vocabulary, which is no width: it counts as 1.
-    """
-    if role is Role.OUTPUT_BIAS:
-        return 1
-    if isinstance(owner, nn.Linear | nn.Embedding) or len(shape) == 1:
-        return shape[-1]
-    raise CompletedpError(
-        f"cannot tell which dimension of {type(owner).__name__}'s {list(shape)} is its fan-in"
-    )
+def _override(name: str, overrides: Mapping[str, str]) -> re.Match[str] | None:
+    return next((found for pattern in overrides if (found := re.search(pattern, name))), None)
 
 
 def _check_override(pattern: str, module_type: str) -> None:

@@ -24,7 +24,7 @@ from completedp.apply.table import render
 from completedp.theory.errors import CompletedpError
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
-from completedp.theory.roles import BRANCHES, Role
+from completedp.theory.roles import BRANCHES, Role, is_bias
 from completedp.theory.rules import power
 from completedp.theory.scale import Ratios, Scale
 
@@ -233,7 +233,7 @@ def plan(
             info=info,
             width_ratio=width_ratio,
             init_std=value.pop("init_std", None),
-            init_value=_constant(info.role),
+            init_value=_constant(info),
             multiplier=_product(trace["multiplier"]),
             base=base,
             trace=trace,
@@ -297,10 +297,11 @@ def _collapse(terms: Trace) -> Trace:
     return tuple((label, x) for label, x in terms if label == "value" or x != 1.0)
 
 
-def _constant(role: Role) -> float | None:
-    if role.is_matrix:
+def _constant(info: TensorInfo) -> float | None:
+    """What a vector starts at: a bias at 0, a gain at 1 less what its module adds to it."""
+    if info.role.is_matrix:
         return None
-    return 0.0 if role in (Role.HIDDEN_BIAS, Role.OUTPUT_BIAS) else 1.0
+    return 0.0 if is_bias(info.type) else 1.0 - info.offset
 
 
 def _tensor_dict(tensor: TensorPlan) -> dict[str, Any]:

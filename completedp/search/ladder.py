@@ -79,6 +79,8 @@ def climb(
         kept = [standing.candidate for standing in rung.standings]
         kept = kept[: math.ceil(len(kept) / 2)]
         candidates = {name: recipe for name, recipe in candidates.items() if name in (*kept, START)}
+        if list(candidates) == [START]:  # nothing is left to compare it with
+            break
     return rungs
 
 

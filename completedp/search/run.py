@@ -28,10 +28,16 @@ RECOMMENDED, LUCKIEST = "recommended", "best trial"
 def open_study(store: Store, name: str, config: StudyConfig, recipe: Recipe | None = None) -> Study:
     """A new study, or the one of that name to go on with; a larger budget is granted."""
     spec = study_spec(config, recipe)
-    if name in store.studies():
-        spec["trials"] = store.study(name).spec["trials"]
-    study = store.create_study(name, spec)
-    study.set_budget(config.trials)  # of this study alone, not of another by that name
+    while True:
+        try:
+            study = store.create_study(name, spec)
+            break
+        except CompletedpError:
+            budget = store.study(name).spec["trials"] if name in store.studies() else None
+            if budget in (None, spec["trials"]):
+                raise
+            spec["trials"] = budget  # perhaps it is the same study but for that
+    study.set_budget(config.trials)
     return study
 
 

@@ -107,8 +107,10 @@ _WRITE_HELD = sa.update(TRIALS).where(*_HELD)
 _FINISH = _WRITE_HELD.values(
     state="finished", finished_at=now(), sequence=_next("sequence").scalar_subquery()
 )
-_EXTEND = _WRITE_HELD.values(lease_until=now() + bindparam("seconds_"))
-_STILL_HELD = sa.select(TRIALS.c.token).where(*_HELD)
+_NOT_RELEASED = TRIALS.c.lease_until > 0
+_EXTEND = _WRITE_HELD.where(_NOT_RELEASED).values(lease_until=now() + bindparam("seconds_"))
+_RELEASE = _WRITE_HELD.where(_NOT_RELEASED).values(lease_until=0.0, attempt=TRIALS.c.attempt - 1)
+_STILL_HELD = sa.select(TRIALS.c.token).where(*_HELD, _NOT_RELEASED)
 _COUNTS = sa.select(
     sa.select(STUDIES.c.budget).where(_THIS_STUDY).scalar_subquery().label("budget"),
     sa.func.count().filter(RUNNING).label("running"),
@@ -214,12 +216,14 @@ class Study:
         return self._database.run(work, write=True)
 
     def release(self, claim: Claim) -> None:
-        """Give a trial back before it is finished, so that the next claim takes it at once."""
+        """Give a trial back before it is finished, so that the next claim takes it at once.
+
+        What was given back was not died of: the attempt does not count.
+        """
 
         def work(connection: sa.Connection) -> None:
             connection.execute(_LOCK, self._key)
-            row = {"tokens_": [claim.token], "lease_until": 0.0}
-            connection.execute(_WRITE_HELD, self._key | row)
+            connection.execute(_RELEASE, self._key | {"tokens_": [claim.token]})
 
         self._database.run(work, write=True)
 

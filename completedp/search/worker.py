@@ -156,10 +156,9 @@ def _kept_alive(study: Study, lease: float) -> Iterator[set[Claim]]:
 
     def renew() -> None:
         while not over.wait(lease / 4):
-            with suppress(CompletedpError):  # a store that is gone is for `work` to say
-                study.extend(
-                    list(held), lease_seconds=lease
-                )  # of lost ones `finish` writes nothing
+            # A store that is gone is for `work` to say; of lost claims `finish` writes nothing.
+            with suppress(CompletedpError):
+                study.extend(list(held), lease_seconds=lease)
 
     thread = threading.Thread(target=renew, daemon=True)
     thread.start()

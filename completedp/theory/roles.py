@@ -30,23 +30,37 @@ MODULE_TYPES: dict[str, Role] = {
     "embedding": Role.INPUT_EMBEDDING,
     "position": Role.INPUT_EMBEDDING,
     "attn_norm": Role.HIDDEN_NORM,
+    "attn_norm_bias": Role.HIDDEN_BIAS,
     "qkv": Role.HIDDEN_WEIGHT,
     "qkv_bias": Role.HIDDEN_BIAS,
     "q_norm": Role.QK_NORM,
     "k_norm": Role.QK_NORM,
+    "q_norm_full": Role.HIDDEN_NORM,
+    "k_norm_full": Role.HIDDEN_NORM,
     "attn_out": Role.HIDDEN_WEIGHT,
     "attn_out_bias": Role.HIDDEN_BIAS,
+    "attn_post_norm": Role.HIDDEN_NORM,
     "mlp_norm": Role.HIDDEN_NORM,
+    "mlp_norm_bias": Role.HIDDEN_BIAS,
+    "router": Role.HIDDEN_WEIGHT,
     "mlp_in": Role.HIDDEN_WEIGHT,
     "mlp_in_bias": Role.HIDDEN_BIAS,
     "mlp_gate": Role.HIDDEN_WEIGHT,
     "mlp_gate_bias": Role.HIDDEN_BIAS,
     "mlp_out": Role.HIDDEN_WEIGHT,
     "mlp_out_bias": Role.HIDDEN_BIAS,
+    "mlp_post_norm": Role.HIDDEN_NORM,
     "output_norm": Role.OUTPUT_NORM,
+    "output_norm_bias": Role.OUTPUT_NORM,
     "unembedding": Role.OUTPUT_WEIGHT,
     "output_bias": Role.OUTPUT_BIAS,
 }
+
+
+def is_bias(module_type: str) -> bool:
+    """Whether tensors of this type are added, and so start at 0. A role may hold both kinds."""
+    return module_type.endswith("_bias")
+
 
 # The two residual branches of a block; their multipliers are tuned like a module type's values.
 BRANCHES = ("attn", "mlp")

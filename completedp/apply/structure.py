@@ -1,0 +1,331 @@
+"""Structure: a model's embedding, blocks, norms and head, found by what its modules are.
+
+Everything is keyed by canonical path, so wrappers anywhere in the model change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from completedp.apply import names
+from completedp.apply.names import canonical_name
+from completedp.theory.errors import CompletedpError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a parameter is."""
+
+    path: str
+    """Its module's, canonical."""
+    key: str
+    """Its name in that module."""
+    owner: nn.Module
+    shape: tuple[int, ...]
+    layer: int | None
+    """The block it is in, counted from 1."""
+    inside: tuple[str, ...]
+    """The modules on the way to it: from its block, or from the model."""
+
+    @property
+    def name(self) -> str:
+        """Canonical."""
+        return f"{self.path}.{self.key}" if self.path else self.key
+
+    @property
+    def word(self) -> str:
+        """What names it: its module, or its own key where the module holds several things."""
+        return self.part or (self.inside[-1] if self.inside else "")
+
+    @property
+    def part(self) -> str:
+        """What of its module it is the weight or bias of; nothing where it is the module's own."""
+        return "" if is_norm(self.owner) else names.split_key(self.key)[0]
+
+    @property
+    def is_bias(self) -> bool:
+        """Whether it is added."""
+        return names.split_key(self.key)[1] == "bias" or self.key == "beta"
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """The modules around what its word names."""
+        return self.inside if self.part else self.inside[:-1]
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside the wrappers of torch.compile, DistributedDataParallel and the like."""
+    while True:
+        wrapped = (module._modules.get(name) for name in names.WRAPPERS)
+        inner = next((m for m in wrapped if m is not None), None)
+        if inner is None:
+            return module
+        module = inner
+
+
+class Structure:
+    """The parts of a model. Tensors named in `settled` have their types already."""
+
+    def __init__(self, model: nn.Module, settled: Collection[str] = ()) -> None:
+        self._every_module = [
+            (canonical_name(f"{path}.").rstrip("."), module)
+            for path, module in model.named_modules()
+        ]
+        # Of a wrapper and what it wraps, which share a path, the inner one comes last and stays.
+        self.modules = dict(self._every_module)
+        self._settled = settled
+        self._tables = {p: m for p, m in self.modules.items() if isinstance(m, nn.Embedding)}
+        self.blocks = self._find_blocks()
+        self.head = self._declared("get_output_embeddings")
+        self.embedding = self._declared("get_input_embeddings") or self._find_embedding()
+        self.head = self.head or self._find_head()
+        norms = [p for p, m in self.modules.items() if is_norm(m) and not self.in_block(p)]
+        self.output_norm = norms[0] if len(norms) == 1 else None
+
+    def in_block(self, path: str) -> bool:
+        """Whether a path leads into a block."""
+        if self.blocks is None or path == self.blocks:
+            return False
+        return path.startswith(f"{self.blocks}." if self.blocks else "")
+
+    def places(self) -> Iterator[tuple[Place, nn.Parameter]]:
+        """Every parameter of the model, in the model's order, tied ones at each of their places."""
+        for path, module in self._every_module:
+            for key, parameter in module.named_parameters(recurse=False):
+                yield self._place(path, key, module, tuple(parameter.shape)), parameter
+
+    def weight_of(self, bias: Place) -> Place | None:
+        """The weight that a bias belongs to; a norm's vectors belong together."""
+        if is_norm(bias.owner):
+            return bias
+        for key, parameter in bias.owner.named_parameters(recurse=False):
+            if names.split_key(key) == (bias.part, "weight"):
+                return replace(bias, key=key, shape=tuple(parameter.shape))
+        return None
+
+    @cached_property
+    def width(self) -> int | None:
+        """The width of the residual stream: that of the token embedding."""
+        if self.embedding is not None:
+            return int(next(self.modules[self.embedding].parameters()).shape[-1])
+        found = (p for p, _ in self.places() if names.outside_blocks(p.word) == "embedding")
+        return next((place.shape[-1] for place in found if place.layer is None), None)
+
+    @cached_property
+    def _stream_norms(self) -> dict[int, list[str]]:
+        """The names of every block's norms of the residual stream: not those in its branches."""
+        found: dict[int, list[str]] = {}
+        for path, module in self.modules.items():
+            place = self._place(path, "weight", module, ())
+            if place.layer and is_norm(module) and self.branch(place) is None:
+                found.setdefault(place.layer, []).append(place.word)
+        return found
+
+    def norms_beside(self, place: Place) -> list[str]:
+        """The names of the norms of a place's block."""
+        return self._stream_norms.get(place.layer or 0, [])
+
+    def linears_beside(self, place: Place) -> dict[str, Place]:
+        """The linear layers in the module around a place, itself among them, by name."""
+        parent = place.path.rpartition(".")[0]
+        prefix = f"{parent}." if parent else ""
+        found = {}
+        for key in self.modules[parent]._modules:
+            owner = self.modules.get(prefix + key)
+            if owner is not None and fans(owner):
+                shape = tuple(owner.get_parameter("weight").shape)
+                found[key] = self._place(prefix + key, "weight", owner, shape)
+        return found
+
+    def words_beside(self, place: Place) -> set[str]:
+        """The names of the matrices around a place: linear layers, or parts of one module."""
+        if place.part:
+            return {names.split_key(key)[0] for key in place.owner._parameters}
+        return set(self.linears_beside(place))
+
+    def branch(self, place: Place) -> str | None:
+        """The residual branch around a place, by the names and classes of its containers."""
+        words = []
+        path = place.path if place.part else place.path.rpartition(".")[0]
+        for name in reversed(place.containers):
+            words += [name, type(self.modules[path]).__name__]
+            path = path.rpartition(".")[0]
+        return names.branch_of(words)
+
+    def type_of(self, place: Place) -> str | None:
+        """The module type of a weight or a norm's vector, where structure alone tells it."""
+        if place.path in self._tables and place.path != self.embedding and place.layer is None:
+            return "position" if self.embedding is not None else None
+        for path, kind in (
+            (self.embedding, "embedding"),
+            (self.head, "unembedding"),
+            (self.output_norm, "output_norm"),
+        ):
+            if place.path == path and place.layer is None and not place.part:
+                return kind
+        if place.layer is None:
+            return None
+        if is_norm(place.owner) and self.norms_beside(place) == [place.word]:
+            return "attn_norm"
+        return "router" if len(place.shape) == 2 and self._is_router(place) else None
+
+    def _is_router(self, place: Place) -> bool:
+        """In a module called router, or with one output for each of the experts beside it."""
+        path = place.path
+        for name in reversed(place.inside):
+            if "router" in (name + type(self.modules[path]).__name__).lower():
+                return True
+            path = path.rpartition(".")[0]
+        beside = self.modules[place.path.rpartition(".")[0]]._modules.values()
+        counts = {_expert_count(unwrapped(m)) for m in beside if m is not None}
+        return place.shape[0] in counts and place.shape[1] == self.width
+
+    def _place(self, path: str, key: str, owner: nn.Module, shape: tuple[int, ...]) -> Place:
+        if not self.in_block(path):
+            inside = tuple(path.split(".")) if path else ()
+            return Place(path=path, key=key, owner=owner, shape=shape, layer=None, inside=inside)
+        start = len(self.blocks.split(".")) if self.blocks else 0
+        index, *inside = path.split(".")[start:]
+        order = list(self.modules[self.blocks or ""]._modules)
+        layer = int(index) if index.isdigit() else order.index(index)
+        return Place(
+            path=path, key=key, owner=owner, shape=shape, layer=layer + 1, inside=tuple(inside)
+        )
+
+    def _find_blocks(self) -> str | None:
+        """The path of the list of like blocks that is in no other one."""
+        found: list[str] = []
+        for path, module in self.modules.items():
+            within = any(path.startswith(f"{other}." if other else "") for other in found)
+            if not within and _is_block_list(module):
+                found.append(path)
+        open_lists = [path for path in found if self._has_open_tensors(path)]
+        if len(open_lists) > 1:
+            lists = ", ".join(f"{path} ({len(self.modules[path]._modules)})" for path in open_lists)
+            raise CompletedpError(
+                f"the model has {len(open_lists)} lists of blocks, {lists}, and depth counts one: "
+                'freeze the others, or type their tensors with overrides={"regular expression": '
+                '"type"}'
+            )
+        return next(iter(open_lists or found), None)
+
+    def _has_open_tensors(self, path: str) -> bool:
+        """Whether a list of blocks has trainable tensors whose types are still to be found."""
+        prefix = f"{path}." if path else ""
+        return any(
+            p.requires_grad and canonical_name(f"{prefix}{name}") not in self._settled
+            for name, p in self.modules[path].named_parameters()
+        )
+
+    def _declared(self, method: str) -> str | None:
+        """The path of the module that a Hugging Face model's method gives."""
+        for module in self.modules.values():
+            if not callable(getattr(module, method, None)):
+                continue
+            try:
+                found = getattr(module, method)()
+            except (AttributeError, NotImplementedError):
+                continue
+            for path, other in self.modules.items():
+                if isinstance(found, nn.Module) and other is unwrapped(found):
+                    return path
+        return None
+
+    def _find_embedding(self) -> str | None:
+        """The one table outside the blocks; of several, the one the logits have a place for."""
+        tables = [p for p in self._tables if not self.in_block(p)]
+        if len(tables) > 1:
+            outputs = {fan[1] for p in self._linears_outside() if (fan := fans(self.modules[p]))}
+            matching = [p for p in tables if self._tables[p].num_embeddings in outputs]
+            tables = matching if len(matching) == 1 else tables
+        if len(tables) > 1:
+            tables = [p for p in tables if names.outside_blocks(p.split(".")[-1]) == "embedding"]
+        tables = [p for p in tables if names.outside_blocks(p.split(".")[-1]) != "position"]
+        return tables[0] if len(tables) == 1 else None
+
+    def _find_head(self) -> str | None:
+        """The one linear layer outside the blocks with an output for every row of the embedding."""
+        if self.embedding not in self._tables:
+            return None
+        rows = self._tables[self.embedding].num_embeddings
+        heads = [
+            path
+            for path in self._linears_outside()
+            if (fan := fans(self.modules[path])) and fan[1] == rows
+        ]
+        return heads[0] if len(heads) == 1 else None
+
+    def _linears_outside(self) -> list[str]:
+        return [p for p, m in self.modules.items() if fans(m) and not self.in_block(p)]
+
+
+def _is_block_list(module: nn.Module) -> bool:
+    """Like modules in a row, each with two matrices or more."""
+    children = [unwrapped(m) for m in module._modules.values() if m is not None]
+    if not isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict) or not children:
+        return False
+    if len(children) == 1 and (  # a container around the model, or around the list
+        _is_block_list(children[0])
+        or any(isinstance(m, nn.Embedding) for m in children[0].modules())
+    ):
+        return False
+    return len({type(child) for child in children}) == 1 and all(
+        sum(p.ndim > 1 for p in child.parameters()) > 1 for child in children
+    )
+
+
+def is_norm(module: nn.Module) -> bool:
+    """A module called Norm, or with nothing but vectors: a gain and perhaps a bias."""
+    own = dict(module.named_parameters(recurse=False))
+    if not own or any(p.ndim != 1 for p in own.values()) or any(True for _ in module.children()):
+        return False
+    return "norm" in type(module).__name__.lower() or (
+        "weight" in own and own.keys() <= {"weight", "bias"}
+    )
+
+
+def fans(module: nn.Module) -> tuple[int, int] | None:
+    """Fan-in and fan-out of a linear layer. Hugging Face's Conv1D keeps its weight transposed."""
+    weight = module._parameters.get("weight")
+    if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding):
+        return None
+    classes = [kind.__name__ for kind in type(module).__mro__]  # sharding makes subclasses
+    if "Conv1D" in classes and hasattr(module, "nf"):
+        return int(weight.shape[0]), int(weight.shape[1])
+    if isinstance(module, nn.Linear) or "linear" in type(module).__name__.lower():
+        return int(weight.shape[1]), int(weight.shape[0])
+    return None
+
+
+def gain_offset(norm: nn.Module) -> float:
+    """What a norm adds to its stored gain: 1 where it keeps gain - 1, as Gemma's does.
+
+    Found by asking it: with a stored gain of 0 such a norm still lets its input through. Asked is a
+    stand-in with vectors of its own, so that meta tensors, sharding and hooks are left alone.
+    """
+    stand_in = object.__new__(type(norm))
+    zeros = {
+        name: torch.zeros(p.shape, device="cpu") for name, p in norm.named_parameters(recurse=False)
+    }
+    stand_in.__dict__.update(norm.__dict__, _parameters=zeros)
+    size = next(iter(zeros.values())).shape[-1]
+    x = torch.linspace(-1.0, 2.0, size, device="cpu").expand(2, size)
+    try:
+        with torch.no_grad():
+            y = stand_in.forward(x)
+    except (RuntimeError, TypeError, ValueError, AttributeError):
+        return 0.0  # takes more than its input: an ordinary gain as far as anyone can tell
+    return float(isinstance(y, torch.Tensor) and bool(torch.any(y != 0)))
+
+
+def _expert_count(module: nn.Module) -> int | None:
+    """How many experts a module holds: like modules in a list, or tensors of three dimensions."""
+    if _is_block_list(module):
+        return len(module._modules)
+    stacked = (p for p in module.parameters() if p.ndim == 3)
+    return next((int(p.shape[0]) for p in stacked), None)

@@ -1,0 +1,759 @@
+"""Classification: every tensor of the model families that people train, told right."""
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from helpers import error_of
+from models import make_model
+from torch import Tensor, nn
+
+import completedp as cdp
+from completedp.apply.classify import TensorInfo, classify, depth_of, head_dim_of
+from completedp.apply.inspect import inspect_model
+from completedp.apply.plan import plan
+from completedp.theory.recipe import Recipe
+
+# Sizes that differ from one another, so that no width can be right by accident.
+D, F, V, HEADS, KV, HEAD, EXPERTS, DEPTH = 64, 176, 112, 4, 2, 24, 5, 3
+SIZES = {
+    "vocab_size": V,
+    "hidden_size": D,
+    "intermediate_size": F,
+    "num_hidden_layers": DEPTH,
+    "num_attention_heads": HEADS,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": False,
+}
+GROUPED = SIZES | {"num_key_value_heads": KV}
+OWN_HEAD = GROUPED | {"head_dim": HEAD}
+GPT2_SIZES = {
+    "vocab_size": V,
+    "n_embd": D,
+    "n_inner": F,
+    "n_layer": DEPTH,
+    "n_head": HEADS,
+    "n_positions": 32,
+    "tie_word_embeddings": False,
+}
+
+
+def hugging_face(family: str, **options: Any) -> nn.Module:
+    """A small model of a transformers family on the meta device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers' own
+        from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+        config = CONFIG_MAPPING[family](**options)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config)
+
+
+Kinds = dict[str, tuple[str, str, int]]
+"""A tensor's name, N standing for a block's number, to its type, role and width."""
+
+
+def embedding(name: str, kind: str = "embedding") -> Kinds:
+    return {f"{name}.weight": (kind, "input_embedding", D)}
+
+
+def head(name: str = "lm_head", *, bias: bool = False) -> Kinds:
+    found: Kinds = {f"{name}.weight": ("unembedding", "output_weight", D)}
+    return found | ({f"{name}.bias": ("output_bias", "output_bias", 1)} if bias else {})
+
+
+def output_norm(name: str, *, bias: bool = False) -> Kinds:
+    found: Kinds = {f"{name}.weight": ("output_norm", "output_norm", D)}
+    return found | ({f"{name}.bias": ("output_norm_bias", "output_norm", D)} if bias else {})
+
+
+def norm(name: str, kind: str, *, bias: bool = False, width: int = D) -> Kinds:
+    role = "qk_norm" if kind in ("q_norm", "k_norm") else "hidden_norm"
+    found: Kinds = {f"{name}.weight": (kind, role, width)}
+    return found | ({f"{name}.bias": (f"{kind}_bias", "hidden_bias", D)} if bias else {})
+
+
+def linear(name: str, kind: str, fan_in: int, bias: int | None = None) -> Kinds:
+    """`bias` is the width of its bias, where it has one."""
+    found: Kinds = {f"{name}.weight": (kind, "hidden_weight", fan_in)}
+    return found | ({f"{name}.bias": (f"{kind}_bias", "hidden_bias", bias)} if bias else {})
+
+
+def in_block(prefix: str, *parts: Kinds) -> Kinds:
+    return {f"{prefix}.N.{name}": what for part in parts for name, what in part.items()}
+
+
+def llama_attention(heads_width: int = HEADS * HEAD, bias: int | None = None) -> Kinds:
+    """`bias` is the width of the biases on queries, keys and values, where there are some."""
+    kinds = linear("self_attn.o_proj", "attn_out", heads_width)
+    for letter in "qkv":
+        kinds |= linear(f"self_attn.{letter}_proj", "qkv", D, bias)
+    return kinds
+
+
+LLAMA_ENDS = embedding("model.embed_tokens") | output_norm("model.norm") | head()
+LLAMA_MLP = {
+    **linear("mlp.gate_proj", "mlp_gate", D),
+    **linear("mlp.up_proj", "mlp_in", D),
+    **linear("mlp.down_proj", "mlp_out", F),
+}
+LLAMA_NORMS = {
+    **norm("input_layernorm", "attn_norm"),
+    **norm("post_attention_layernorm", "mlp_norm"),
+}
+QK_NORMS = {
+    **norm("self_attn.q_norm", "q_norm", width=HEAD),
+    **norm("self_attn.k_norm", "k_norm", width=HEAD),
+}
+EXPERT_MLP: Kinds = {
+    "mlp.gate.weight": ("router", "hidden_weight", D),
+    "mlp.experts.gate_up_proj": ("mlp_in", "hidden_weight", D),
+    "mlp.experts.down_proj": ("mlp_out", "hidden_weight", F),
+}
+LLAMA = LLAMA_ENDS | in_block("model.layers", llama_attention(), LLAMA_MLP, LLAMA_NORMS)
+QWEN3 = LLAMA | in_block("model.layers", QK_NORMS)
+
+FAMILIES: dict[str, tuple[dict[str, Any], Kinds]] = {
+    "gpt2": (
+        GPT2_SIZES,
+        {
+            **embedding("transformer.wte"),
+            **embedding("transformer.wpe", "position"),
+            **in_block(
+                "transformer.h",
+                norm("ln_1", "attn_norm", bias=True),
+                linear("attn.c_attn", "qkv", D, D),
+                linear("attn.c_proj", "attn_out", D, D),
+                norm("ln_2", "mlp_norm", bias=True),
+                linear("mlp.c_fc", "mlp_in", D, F),
+                linear("mlp.c_proj", "mlp_out", F, D),
+            ),
+            **output_norm("transformer.ln_f", bias=True),
+            **head(),
+        },
+    ),
+    "gpt_neox": (
+        SIZES,
+        {
+            **embedding("gpt_neox.embed_in"),
+            **in_block(
+                "gpt_neox.layers",
+                norm("input_layernorm", "attn_norm", bias=True),
+                norm("post_attention_layernorm", "mlp_norm", bias=True),
+                linear("attention.query_key_value", "qkv", D, D),
+                linear("attention.dense", "attn_out", D, D),
+                linear("mlp.dense_h_to_4h", "mlp_in", D, F),
+                linear("mlp.dense_4h_to_h", "mlp_out", F, D),
+            ),
+            **output_norm("gpt_neox.final_layer_norm", bias=True),
+            **head(),
+        },
+    ),
+    "llama": (OWN_HEAD, LLAMA),
+    "mistral": (OWN_HEAD, LLAMA),
+    "qwen2": (
+        GROUPED,
+        LLAMA_ENDS | in_block("model.layers", llama_attention(D, D), LLAMA_MLP, LLAMA_NORMS),
+    ),
+    "qwen3": (OWN_HEAD, QWEN3),
+    "olmo2": (
+        GROUPED,
+        LLAMA_ENDS
+        | in_block(
+            "model.layers",
+            llama_attention(D),
+            LLAMA_MLP,
+            norm("self_attn.q_norm", "q_norm_full"),
+            norm("self_attn.k_norm", "k_norm_full", width=KV * D // HEADS),
+            norm("post_attention_layernorm", "attn_post_norm"),
+            norm("post_feedforward_layernorm", "mlp_post_norm"),
+        ),
+    ),
+    "gemma3_text": (
+        OWN_HEAD,
+        LLAMA_ENDS
+        | in_block(
+            "model.layers",
+            llama_attention(),
+            LLAMA_MLP,
+            QK_NORMS,
+            norm("input_layernorm", "attn_norm"),
+            norm("post_attention_layernorm", "attn_post_norm"),
+            norm("pre_feedforward_layernorm", "mlp_norm"),
+            norm("post_feedforward_layernorm", "mlp_post_norm"),
+        ),
+    ),
+    "phi": (
+        GROUPED,
+        {
+            **embedding("model.embed_tokens"),
+            **in_block(
+                "model.layers",
+                *(linear(f"self_attn.{letter}_proj", "qkv", D, D) for letter in "qkv"),
+                linear("self_attn.dense", "attn_out", D, D),
+                linear("mlp.fc1", "mlp_in", D, F),
+                linear("mlp.fc2", "mlp_out", F, D),
+                norm("input_layernorm", "attn_norm", bias=True),
+            ),
+            **output_norm("model.final_layernorm", bias=True),
+            **head(bias=True),
+        },
+    ),
+    "mixtral": (
+        OWN_HEAD | {"num_local_experts": EXPERTS},
+        LLAMA_ENDS | in_block("model.layers", llama_attention(), EXPERT_MLP, LLAMA_NORMS),
+    ),
+    "qwen3_moe": (
+        OWN_HEAD | {"num_experts": EXPERTS, "moe_intermediate_size": F},
+        LLAMA_ENDS | in_block("model.layers", llama_attention(), EXPERT_MLP, LLAMA_NORMS, QK_NORMS),
+    ),
+}
+
+
+class Bag(nn.Module):
+    """Named modules and parameters in a row; what they compute does not matter here."""
+
+    def __init__(self, **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class CausalSelfAttention(Bag):
+    """A name of a class that tells the branch."""
+
+
+def nano_gpt(positions: int = 32) -> nn.Module:
+    """The modules of a nanoGPT-style model: linear layers under GPT-2's names."""
+
+    def block() -> nn.Module:
+        return Bag(
+            ln_1=nn.LayerNorm(D, bias=False),
+            attn=CausalSelfAttention(
+                c_attn=nn.Linear(D, 3 * D, bias=False), c_proj=nn.Linear(D, D, bias=False)
+            ),
+            ln_2=nn.LayerNorm(D, bias=False),
+            mlp=Bag(c_fc=nn.Linear(D, F, bias=False), c_proj=nn.Linear(F, D, bias=False)),
+        )
+
+    parts = {
+        "wte": nn.Embedding(V, D),
+        "wpe": nn.Embedding(positions, D),
+        "drop": nn.Dropout(),
+        "h": nn.ModuleList(block() for _ in range(DEPTH)),
+        "ln_f": nn.LayerNorm(D, bias=False),
+    }
+    return Bag(transformer=nn.ModuleDict(parts), lm_head=nn.Linear(D, V, bias=False))
+
+
+NANO_GPT: Kinds = {
+    **embedding("transformer.wte"),
+    **embedding("transformer.wpe", "position"),
+    **in_block(
+        "transformer.h",
+        norm("ln_1", "attn_norm"),
+        linear("attn.c_attn", "qkv", D),
+        linear("attn.c_proj", "attn_out", D),
+        norm("ln_2", "mlp_norm"),
+        linear("mlp.c_fc", "mlp_in", D),
+        linear("mlp.c_proj", "mlp_out", F),
+    ),
+    **output_norm("transformer.ln_f"),
+    **head(),
+}
+
+
+def bare(fan_in: int, fan_out: int) -> nn.Linear:
+    return nn.Linear(fan_in, fan_out, bias=False)
+
+
+def torchtitan(*, moe: bool = False) -> nn.Module:
+    """The modules of a torchtitan-style model, whose blocks are in a dictionary."""
+
+    def feed_forward() -> nn.Module:
+        if not moe:
+            return Bag(w1=bare(D, F), w2=bare(F, D), w3=bare(D, F))
+        experts = Bag(
+            w1_EFD=nn.Parameter(torch.empty(EXPERTS, F, D)),
+            w2_EDF=nn.Parameter(torch.empty(EXPERTS, D, F)),
+            w3_EFD=nn.Parameter(torch.empty(EXPERTS, F, D)),
+        )
+        return Bag(router=Bag(gate=bare(D, EXPERTS)), experts=experts)
+
+    def block() -> nn.Module:
+        width = HEADS * HEAD
+        projections = Bag(wq=bare(D, width), wk=bare(D, KV * HEAD), wv=bare(D, KV * HEAD))
+        attention = Bag(
+            qkv_linear=projections,
+            q_norm=nn.RMSNorm(HEAD),
+            k_norm=nn.RMSNorm(HEAD),
+            wo=bare(width, D),
+        )
+        return Bag(
+            attention=attention,
+            attention_norm=nn.RMSNorm(D),
+            ffn_norm=nn.RMSNorm(D),
+            **{"moe" if moe else "feed_forward": feed_forward()},
+        )
+
+    return Bag(
+        tok_embeddings=nn.Embedding(V, D),
+        layers=nn.ModuleDict({str(n): block() for n in range(DEPTH)}),
+        norm=nn.RMSNorm(D),
+        output=bare(D, V),
+    )
+
+
+TORCHTITAN_BLOCK: Kinds = {
+    **norm("attention_norm", "attn_norm"),
+    **norm("ffn_norm", "mlp_norm"),
+    **norm("attention.q_norm", "q_norm", width=HEAD),
+    **norm("attention.k_norm", "k_norm", width=HEAD),
+    **linear("attention.wo", "attn_out", HEADS * HEAD),
+    **{
+        name: what
+        for letter in "qkv"
+        for name, what in linear(f"attention.qkv_linear.w{letter}", "qkv", D).items()
+    },
+}
+TORCHTITAN_ENDS = embedding("tok_embeddings") | output_norm("norm") | head("output")
+TORCHTITAN_MLP = {
+    **linear("feed_forward.w1", "mlp_gate", D),
+    **linear("feed_forward.w2", "mlp_out", F),
+    **linear("feed_forward.w3", "mlp_in", D),
+}
+TORCHTITAN_MOE: Kinds = {
+    "moe.router.gate.weight": ("router", "hidden_weight", D),
+    "moe.experts.w1_EFD": ("mlp_gate", "hidden_weight", D),
+    "moe.experts.w2_EDF": ("mlp_out", "hidden_weight", F),
+    "moe.experts.w3_EFD": ("mlp_in", "hidden_weight", D),
+}
+
+
+class LayerNormLinear(nn.Linear):
+    """A linear layer with the norm before it built in, as Transformer Engine has it."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__(fan_in, fan_out)
+        self.layer_norm_weight = nn.Parameter(torch.empty(fan_in))
+        self.layer_norm_bias = nn.Parameter(torch.empty(fan_in))
+
+
+def megatron() -> nn.Module:
+    """The modules of a Megatron-core-style model, whose embedding is no nn.Embedding."""
+
+    def block() -> nn.Module:
+        return Bag(
+            self_attention=Bag(linear_proj=bare(D, D), linear_qkv=LayerNormLinear(D, 3 * D)),
+            mlp=Bag(linear_fc1=LayerNormLinear(D, F), linear_fc2=bare(F, D)),
+        )
+
+    return Bag(
+        embedding=Bag(word_embeddings=Bag(weight=nn.Parameter(torch.empty(V, D)))),
+        decoder=Bag(
+            layers=nn.ModuleList(block() for _ in range(DEPTH)), final_layernorm=nn.RMSNorm(D)
+        ),
+        output_layer=bare(D, V),
+    )
+
+
+MEGATRON: Kinds = {
+    **embedding("embedding.word_embeddings"),
+    **in_block(
+        "decoder.layers",
+        linear("self_attention.linear_qkv", "qkv", D, D),
+        linear("self_attention.linear_proj", "attn_out", D),
+        linear("mlp.linear_fc1", "mlp_in", D, F),
+        linear("mlp.linear_fc2", "mlp_out", F),
+        {
+            "self_attention.linear_qkv.layer_norm_weight": ("attn_norm", "hidden_norm", D),
+            "self_attention.linear_qkv.layer_norm_bias": ("attn_norm_bias", "hidden_bias", D),
+            "mlp.linear_fc1.layer_norm_weight": ("mlp_norm", "hidden_norm", D),
+            "mlp.linear_fc1.layer_norm_bias": ("mlp_norm_bias", "hidden_bias", D),
+        },
+    ),
+    **output_norm("decoder.final_layernorm"),
+    **head("output_layer"),
+}
+
+
+def on_meta(build: Callable[..., nn.Module], **options: Any) -> nn.Module:
+    with torch.device("meta"):
+        return build(**options)
+
+
+def check(model: nn.Module, kinds: Kinds) -> list[TensorInfo]:
+    """Every tensor of the model is of the expected kind, in every block, and no kind is missing."""
+    found = classify(model)
+    expected = {
+        name.replace(".N.", f".{n}."): (*what, n + 1 if ".N." in name else None)
+        for name, what in kinds.items()
+        for n in range(DEPTH)
+    }
+    assert {t.name: (t.type, str(t.role), t.width, t.layer) for t in found} == expected
+    assert len(found) == len(list(model.parameters()))
+    assert depth_of(found) == DEPTH
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hugging_face_families(family: str) -> None:
+    """Every tensor of a family has the type, role, layer and width written down by hand."""
+    options, kinds = FAMILIES[family]
+    found = check(hugging_face(family, **options), kinds)
+    assert {t.offset for t in found} == ({0.0, 1.0} if family == "gemma3_text" else {0.0})
+
+
+@pytest.mark.parametrize(
+    ("model", "kinds"),
+    [
+        (nano_gpt, NANO_GPT),
+        (torchtitan, TORCHTITAN_ENDS | in_block("layers", TORCHTITAN_BLOCK, TORCHTITAN_MLP)),
+        (
+            lambda: torchtitan(moe=True),
+            TORCHTITAN_ENDS | in_block("layers", TORCHTITAN_BLOCK, TORCHTITAN_MOE),
+        ),
+        (megatron, MEGATRON),
+    ],
+    ids=["nanoGPT", "torchtitan", "torchtitan experts", "Megatron"],
+)
+def test_hand_written_models(model: Callable[[], nn.Module], kinds: Kinds) -> None:
+    """Models without a config or Hugging Face's methods are told by their modules and names."""
+    check(on_meta(model), kinds)
+
+
+def test_as_many_positions_as_tokens() -> None:
+    """Where both tables fit the logits, the token embedding is told by its name."""
+    check(on_meta(nano_gpt, positions=V), NANO_GPT)
+
+
+def test_reference_model_by_structure() -> None:
+    """The reference model inside another, where its names are not known, gives the same."""
+    options = {"bias": True, "output_bias": True, "mlp": "swiglu", "depth": DEPTH}
+    for changed in ({}, {"mlp": "gelu", "bias": False}, {"qk_norm": False}):
+        model = make_model(device="meta", **(options | changed))
+        inside = classify(Bag(net=model))
+        plain = classify(model)
+        assert {t.how for t in plain} == {"name"}
+        assert {t.how for t in inside} >= {"name", "structure"}
+        assert [(f"net.{t.name}", t.type, t.layer, t.width) for t in plain] == [
+            (t.name, t.type, t.layer, t.width) for t in inside
+        ]
+
+
+def test_how_says_what_decided() -> None:
+    """Structure comes before shape, shape before names, and overrides before all."""
+    options, _ = FAMILIES["olmo2"]
+    model = hugging_face("olmo2", **options)
+    how = {t.name: t.how for t in classify(model, {r"layers\.1\.mlp\.down": "mlp_out"})}
+    assert how["model.embed_tokens.weight"] == "structure"
+    assert how["lm_head.weight"] == "structure"
+    assert how["model.layers.0.mlp.down_proj.weight"] == "shape"
+    assert how["model.layers.0.self_attn.q_norm.weight"] == "shape"
+    assert how["model.layers.0.mlp.up_proj.weight"] == "name"
+    assert how["model.layers.1.mlp.down_proj.weight"] == "override"
+
+
+def test_shape_decides_against_names() -> None:
+    """A matrix that writes to the stream ends its branch whatever it is called."""
+
+    def block() -> nn.Module:
+        return Bag(mlp=Bag(w12=bare(D, 2 * F), w3=bare(F, D)), norm=nn.RMSNorm(D))
+
+    model = Bag(embed=nn.Embedding(V, D), blocks=nn.Sequential(block(), block()))
+    found = {t.name: t for t in classify(model)}
+    assert (found["blocks.1.mlp.w3.weight"].type, found["blocks.1.mlp.w3.weight"].width) == (
+        "mlp_out",
+        F,
+    )
+    assert (found["blocks.0.mlp.w12.weight"].type, found["blocks.0.mlp.w12.weight"].layer) == (
+        "mlp_in",
+        1,
+    )
+
+
+def test_a_name_that_its_shape_denies_is_unknown() -> None:
+    """A projection that does not read the stream is no query, whatever it is called."""
+
+    def block() -> nn.Module:
+        return Bag(attn=Bag(q_proj=bare(F, 2 * F), o_proj=bare(F, D), extra=bare(D, F)))
+
+    model = Bag(embed=nn.Embedding(V, D), blocks=nn.ModuleList([block()]))
+    message = error_of(classify, model)
+    assert "blocks.0.attn.q_proj.weight" in message
+    assert "o_proj" not in message
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_experts_in_lists(stacked: bool) -> None:
+    """A router is told by one output for each of the experts beside it, listed or stacked."""
+
+    def expert() -> nn.Module:
+        return Bag(w1=bare(D, F), w2=bare(F, D), w3=bare(D, F))
+
+    def block() -> nn.Module:
+        experts = (
+            Bag(up_proj=nn.Parameter(torch.empty(EXPERTS, D, F)))
+            if stacked
+            else nn.ModuleList(expert() for _ in range(EXPERTS))
+        )
+        return Bag(ff=Bag(gate=bare(D, EXPERTS), experts=experts), attn=Bag(wo=bare(D, D)))
+
+    model = Bag(embed=nn.Embedding(V, D), blocks=nn.ModuleList([block()]))
+    found = {t.name.removeprefix("blocks.0."): (t.type, t.layer, t.width) for t in classify(model)}
+    assert found["ff.gate.weight"] == ("router", 1, D)
+    if stacked:
+        assert found["ff.experts.up_proj"] == ("mlp_in", 1, D)
+    else:
+        assert found["ff.experts.4.w1.weight"] == ("mlp_gate", 1, D)
+        assert found["ff.experts.4.w2.weight"] == ("mlp_out", 1, F)
+
+
+class Wrapper(nn.Module):
+    """Puts a wrapper's name in front of its module's names."""
+
+    def __init__(self, name: str, inner: nn.Module) -> None:
+        super().__init__()
+        self.add_module(name, inner)
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        return next(self.children())(*arguments, **options)
+
+
+def wrapped_blocks(model: nn.Module, name: str) -> nn.Module:
+    """The model with every block, every norm in it and itself in a wrapper, as FSDP does it."""
+    for block in model.get_submodule("model.layers").children():
+        for key, part in list(block.named_children()):
+            setattr(block, key, Wrapper(name, part))
+    layers = [Wrapper(name, block) for block in model.get_submodule("model.layers").children()]
+    model.get_submodule("model").layers = nn.ModuleList(layers)
+    return Wrapper(name, model)
+
+
+def compiled_blocks(model: nn.Module) -> nn.Module:
+    for block in model.get_submodule("model.layers").children():
+        block.compile(backend="eager")
+    return torch.compile(model, backend="eager")  # pyright: ignore[reportReturnType]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        copy.deepcopy,
+        lambda model: torch.compile(model, backend="eager"),
+        lambda model: Wrapper("module", model),
+        lambda model: Wrapper("module", torch.compile(model, backend="eager")),  # pyright: ignore
+        lambda model: wrapped_blocks(model, "_fsdp_wrapped_module"),
+        lambda model: wrapped_blocks(model, "_checkpoint_wrapped_module"),
+        compiled_blocks,
+    ],
+    ids=["deepcopy", "compile", "DDP", "DDP compile", "FSDP", "checkpoint", "compiled blocks"],
+)
+@pytest.mark.parametrize("family", ["gemma3_text", "mixtral"])
+def test_wrappers_change_nothing(family: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    """A copied, compiled or wrapped model is classified as the model itself is."""
+    options, _ = FAMILIES[family]
+    plain = classify(hugging_face(family, **options))
+    model = wrap(hugging_face(family, **options))
+    found = classify(model)
+    assert found == plain
+    assert head_dim_of(found, model) == HEAD
+
+
+def test_a_wrapper_with_a_tensor_of_its_own_hides_nothing() -> None:
+    """A parameter of what looks like a wrapper is classified or named as unknown."""
+    outer = Wrapper("module", make_model(device="meta"))
+    outer.register_parameter("temperature", nn.Parameter(torch.ones(1)))
+    assert "temperature [1]" in error_of(classify, outer)
+
+
+def scaled_llama(width: int, heads: int, kv_heads: int, feed_forward: int) -> nn.Module:
+    changes = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": HEAD}
+    sizes = {"hidden_size": width, "intermediate_size": feed_forward}
+    return hugging_face("llama", **(SIZES | changes | sizes))
+
+
+def test_width_ratios_of_their_own() -> None:
+    """Widths are fan-ins where width, heads and feed-forward grow each in its own way."""
+    base = {t.name: t.width for t in classify(scaled_llama(64, 4, 2, 176))}
+    large = {t.name: t.width for t in classify(scaled_llama(192, 8, 2, 264))}
+    ratios = {name.split(".")[-2]: large[name] / base[name] for name in base}
+    read = {f"{x}_proj" for x in ("q", "k", "v", "gate", "up")} | {"embed_tokens", "lm_head"}
+    assert {name: ratios[name] for name in read} == dict.fromkeys(read, 3.0)
+    assert ratios["o_proj"] == 2.0
+    assert ratios["down_proj"] == 1.5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recipes_for_families(family: str) -> None:
+    """A family's own model makes a recipe: each type has one width, and the head's size is kept."""
+    options, kinds = FAMILIES[family]
+    base = cdp.Scale(width=D, depth=DEPTH, batch=1024, tokens=64 * 1024)
+    recipe = Recipe.for_model(hugging_face(family, **options), base)
+    assert dict(recipe.widths) == {kind: width for kind, _, width in kinds.values()}
+    assert recipe.head_dim == options.get("head_dim", D // HEADS)
+
+
+def test_what_vectors_start_at() -> None:
+    """Biases start at 0 and gains at 1, or at 0 where the module adds 1 to them, as in Gemma 3."""
+    base = cdp.Scale(width=D, depth=DEPTH, batch=1024, tokens=64 * 1024)
+    starts = {}
+    for family in ("phi", "gemma3_text"):
+        model = hugging_face(family, **FAMILIES[family][0])
+        model.register_buffer("residual_multipliers", torch.ones(DEPTH, 2, device="meta"))
+        found = plan(model, Recipe.for_model(model, base), base)
+        starts[family] = {t.info.type: t.init_value for t in found.tensors if t.init_std is None}
+    assert starts["phi"] == {
+        **dict.fromkeys(("attn_norm", "output_norm"), 1.0),
+        **dict.fromkeys(("attn_norm_bias", "output_norm_bias", "output_bias"), 0.0),
+        **dict.fromkeys(("qkv_bias", "attn_out_bias", "mlp_in_bias", "mlp_out_bias"), 0.0),
+    }
+    assert len(starts["gemma3_text"]) == 7
+    assert set(starts["gemma3_text"].values()) == {0.0}
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_tied_hugging_face_models(family: str) -> None:
+    """A model whose head is its embedding is one line that names both and says what to set."""
+    options = FAMILIES[family][0] | {"tie_word_embeddings": True}
+    message = error_of(classify, hugging_face(family, **options))
+    for word in ("lm_head.weight", "tied", "untie", "tie_word_embeddings=False"):
+        assert word in message
+
+
+class SharedHead(Bag):
+    """Says that its output head is its embedding module."""
+
+    def get_input_embeddings(self) -> Any:
+        return self.embed
+
+    get_output_embeddings = get_input_embeddings
+
+
+def test_a_head_that_is_the_embedding_module() -> None:
+    """A head that is no module of its own is a tied one too."""
+    assert "tied" in error_of(classify, SharedHead(embed=nn.Embedding(V, D)))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({r"q_proj": "mlp_in"}, ("mlp_in", 2)),
+        ({r"layers\.1\..*q_proj": "mlp_gate", r"q_proj": "mlp_in"}, ("mlp_gate", 2)),
+        ({r"layers\.(?P<layer>\d+)\..*q_proj": "attn_out"}, ("attn_out", 2)),
+    ],
+)
+def test_overrides_come_first(overrides: Mapping[str, str], expected: tuple[str, int]) -> None:
+    """The first pattern that matches gives the type; the block is still known."""
+    options, _ = FAMILIES["llama"]
+    found = {t.name: t for t in classify(hugging_face("llama", **options), overrides)}
+    info = found["model.layers.1.self_attn.q_proj.weight"]
+    assert (info.type, info.layer) == expected
+    assert (info.width, info.how) == (D, "override")
+    assert found["model.layers.1.self_attn.k_proj.weight"].type == "qkv"
+
+
+def test_overrides_that_match_nothing() -> None:
+    """A pattern for tensors that are not there is one line that quotes it."""
+    model = hugging_face("llama", **FAMILIES["llama"][0])
+    assert "'c_attn'" in error_of(classify, model, {"c_attn": "qkv"})
+
+
+def test_an_override_of_a_tensor_without_a_fan_in() -> None:
+    """A matrix with no side as wide as the stream cannot be given a fan-in: one line says so."""
+    model = Bag(embed=nn.Embedding(V, D), odd=nn.Parameter(torch.ones(3, 5)))
+    message = error_of(classify, model, {"odd": "mlp_in"})
+    assert "odd [3, 5]" in message
+    assert "fan-in" in message
+
+
+def test_unknown_tensors_of_a_family() -> None:
+    """Attention sinks and what else no rule covers are listed, with how to name them."""
+    options = OWN_HEAD | {"num_local_experts": EXPERTS, "rope_parameters": {"rope_type": "default"}}
+    model = hugging_face("gpt_oss", **options)
+    message = error_of(classify, model)
+    for word in ("model.layers.0.self_attn.sinks [4]", "overrides", "mlp_out", "router.bias"):
+        assert word in message
+    named = {"sinks": "qkv_bias", r"router\.bias": "mlp_in_bias"}
+    found = {t.name: t for t in classify(model, named)}
+    experts = found["model.layers.2.mlp.experts.down_proj"]
+    assert (experts.type, experts.shape, experts.width) == ("mlp_out", (EXPERTS, F, D), F)
+    biases = found["model.layers.2.mlp.experts.gate_up_proj_bias"]
+    assert (biases.type, biases.width) == ("mlp_in_bias", 2 * F)
+
+
+def two_lists() -> nn.Module:
+    def block() -> nn.Module:
+        return Bag(mlp=Bag(up=bare(D, F), down=bare(F, D)))
+
+    parts = {side: nn.ModuleList(block() for _ in range(2)) for side in ("encoder", "decoder")}
+    return Bag(embed=nn.Embedding(V, D), **parts)
+
+
+def test_two_lists_of_blocks() -> None:
+    """Two lists of blocks are one line that names both, unless one is frozen or overridden."""
+    message = error_of(classify, two_lists())
+    for word in ("encoder (2)", "decoder (2)", "overrides"):
+        assert word in message
+    overridden = classify(two_lists(), {r"encoder.*up": "mlp_in", r"encoder.*down": "mlp_out"})
+    assert [t.layer for t in overridden] == [None] * 5 + [1, 1, 2, 2]
+    frozen = two_lists()
+    frozen.get_submodule("encoder").requires_grad_(False)
+    assert [t.layer for t in classify(frozen)] == [None, 1, 1, 2, 2]
+
+
+def test_a_norm_of_the_embedding_is_not_the_output_norm() -> None:
+    """Of two norms outside the blocks, only the one named as the last is the output norm."""
+    options = {"vocab_size": V, "hidden_size": D, "n_layer": 2, "n_head": 4}
+    model = hugging_face("bloom", **options, tie_word_embeddings=False)
+    message = error_of(classify, model)
+    assert "2 tensors: transformer.word_embeddings_layernorm.weight" in message
+
+
+@pytest.mark.parametrize(
+    ("family", "setting", "value"),
+    [("gpt2", "scale_attn_by_inverse_layer_idx", True), ("granite", "residual_multiplier", 0.22)],
+)
+def test_models_that_scale_by_depth_themselves(family: str, setting: str, value: float) -> None:
+    """A setting that scales layers by depth is a one-line warning that names it."""
+    options = GPT2_SIZES if family == "gpt2" else GROUPED
+    with pytest.warns(UserWarning, match=setting) as caught:
+        classify(hugging_face(family, **options, **{setting: value}))
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+
+
+def test_classifying_a_large_model_is_quick() -> None:
+    """A model of 70B's shape on the meta device is classified in a moment, nothing allocated."""
+    large = {"hidden_size": 8192, "intermediate_size": 28_672, "num_hidden_layers": 80}
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128_256}
+    model = hugging_face("llama", **(SIZES | large | heads))
+    start = time.perf_counter()
+    found = classify(model)
+    assert time.perf_counter() - start < 3
+    assert len(found) == 3 + 80 * 9
+    assert sum(p.numel() for p in model.parameters()) > 65e9
+
+
+def test_inspect_prints_every_tensor() -> None:
+    """The table has a row for every tensor: what it is, its width and what decided."""
+    model = hugging_face("mixtral", **FAMILIES["mixtral"][0])
+    lines = [line.split() for line in inspect_model(model).splitlines() if line.strip()]
+    assert lines[0] == ["name", "shape", "role", "type", "layer", "width", "how"]
+    rows = {row[0]: row[1:] for row in lines[2:]}
+    assert list(rows) == [name for name, _ in model.named_parameters()]
+    assert rows["model.embed_tokens.weight"] == [
+        *("112x64", "input_embedding", "embedding", "64", "structure")
+    ]
+    assert rows["model.layers.1.mlp.experts.down_proj"] == [
+        *("5x64x176", "hidden_weight", "mlp_out", "2", "176", "name")
+    ]
+    named = inspect_model(model, {"experts": "mlp_in"})
+    assert " override" in named

@@ -1,0 +1,903 @@
+"""Searching: a study is worked on, stopped, resumed, shared, looked at, and its best taken."""
+
+import calendar
+import csv
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import error_of
+from studies import (
+    BASE,
+    CONTEXT,
+    STEPS,
+    make_recipe,
+    make_study,
+    objective_of,
+    settings,
+    write_tokens,
+)
+
+from completedp.cli_search import BestVerb, ExportVerb, StartVerb, StatusVerb
+from completedp.search import ladder, worker
+from completedp.search.config import StudyConfig, WorkerConfig
+from completedp.search.ladder import START, Rung, Standing
+from completedp.search.objective import engine_of, study_spec
+from completedp.search.run import (
+    LUCKIEST,
+    RECOMMENDED,
+    Best,
+    best,
+    export_csv,
+    export_optuna,
+    open_study,
+    run_study,
+    status,
+)
+from completedp.search.stopping import AT_LEAST
+from completedp.search.store import Claim, Store, Study, TrialRow
+from completedp.search.worker import MOST_ATTEMPTS, Fold, Progress, make_fold, work
+from completedp.theory.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.training.config import Shape, TrainConfig
+from completedp.training.loop import train
+from completedp.training.slots import Outcome
+
+LONG = 60.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tokens(tmp_path_factory.mktemp("search"))
+
+
+@pytest.fixture(scope="module")
+def other_data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tokens(tmp_path_factory.mktemp("other"), "quite another text")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(str(tmp_path / "store.db")) as opened:
+        yield opened
+
+
+def searched(study: Study, data: str, **options: Any) -> list[TrialRow]:
+    """The trials of a study after a worker has finished it."""
+    work(study, objective_of(study, data, **options))
+    return study.trials()
+
+
+def finished_once(rows: list[TrialRow], budget: int) -> bool:
+    """Whether the budget's numbers and places in the order of finishing are each there once."""
+    every = list(range(budget))
+    return [r.number for r in rows] == every == sorted(r.sequence or 0 for r in rows)
+
+
+def planted(study: Study, data: str, losses: list[float], status: str = "ok") -> list[Claim]:
+    """Finish trials at the engine's points with these losses, without training."""
+    fold = make_fold(study, objective_of(study, data))
+    claims = []
+    for loss in losses:
+        claim = study.claim("w", fold.propose, lease_seconds=LONG)
+        assert claim is not None
+        kind = status if math.isfinite(loss) else "diverged"
+        assert study.finish(claim, loss=loss, status=kind, steps=1, curve=[loss])
+        claims.append(claim)
+    return claims
+
+
+def test_a_worker_finishes_the_budget(data: str, store: Store, tmp_path: Path) -> None:
+    """Every number is finished once, and number 0 is the start, with the loss that `train` has."""
+    study = make_study(store, data, trials=5)
+    rows = searched(study, data, slots=2)
+    assert finished_once(rows, 5)
+    assert {(r.state, r.status, r.attempt, r.steps) for r in rows} == {("finished", "ok", 1, STEPS)}
+    assert len({r.seed for r in rows}) == 5
+    assert rows[0].point.tolist() == study.spec["space"]["start"]
+    alone = TrainConfig(
+        data=data,
+        out=str(tmp_path / "alone"),
+        context=CONTEXT,
+        seed=rows[0].seed,
+        shape=Shape(head_dim=8),
+        eval_sequences=8,
+        device="cpu",
+    )
+    result = train(alone, recipe=make_recipe(), quiet=True)
+    assert rows[0].loss == pytest.approx(result.valid_loss, abs=1e-4)
+    assert rows[0].curve is not None
+    assert rows[0].curve[-1] == pytest.approx(result.train_loss, abs=1e-4)
+    assert all(abs((r.loss or 0.0) - (rows[0].loss or 0.0)) > 1e-4 for r in rows[1:])
+
+
+def test_a_trial_is_trained_at_its_point(data: str, store: Store, tmp_path: Path) -> None:
+    """What stands in the store as a point's loss is what `train` finds for its recipe and seed."""
+    study = make_study(store, data, trials=2, engine="random", reach=1.0)
+    row = searched(study, data)[1]
+    names = study.spec["space"]["coordinates"]
+    recipe = make_recipe()
+    moved = recipe.hyperparameters.with_vector(names, row.point)
+    alone = TrainConfig(
+        data=data,
+        out=str(tmp_path / "alone"),
+        context=CONTEXT,
+        seed=row.seed,
+        shape=Shape(head_dim=8),
+        eval_sequences=8,
+        device="cpu",
+    )
+    result = train(alone, recipe=replace(recipe, hyperparameters=moved), quiet=True)
+    assert row.loss == pytest.approx(result.valid_loss, abs=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["recombine", "trust-region", "random"])
+def test_resuming_is_never_having_stopped(data: str, store: Store, engine: str) -> None:
+    """A budget of 12 in two pieces gives the points, seeds and losses of 12 at once."""
+    whole = searched(make_study(store, data, name="whole", trials=12, engine=engine), data)
+    assert len(searched(make_study(store, data, trials=6, engine=engine), data)) == 6
+    pieces = searched(make_study(store, data, trials=12, engine=engine), data)
+    assert finished_once(pieces, 12)
+    assert [r.point.tolist() for r in pieces] == [r.point.tolist() for r in whole]
+    assert [r.seed for r in pieces] == [r.seed for r in whole]
+    assert [r.loss for r in pieces] == [r.loss for r in whole]
+
+
+def test_resuming_stops_the_same_trials_early(data: str, store: Store) -> None:
+    """The stopping rule, too, knows after a break what it knew: the same trials are stopped."""
+    recipe = make_recipe(steps=30)
+
+    def study(name: str, trials: int) -> Study:
+        return make_study(store, data, name=name, recipe=recipe, trials=trials, engine="random")
+
+    whole = searched(study("whole", 30), data)
+    for trials in (22, 30):
+        pieces = searched(study("pieces", trials), data)
+    outcomes = [(r.status, r.steps, r.loss) for r in pieces]
+    assert outcomes == [(r.status, r.steps, r.loss) for r in whole]
+    stopped = [r for r in pieces if r.status == "stopped"]
+    assert len(stopped) >= 2
+    for row in stopped:
+        assert row.number >= 20
+        assert row.steps == 20
+        assert row.result == {"estimated": True}
+        assert row.loss is not None
+        assert 0.0 < row.loss < 10.0
+
+
+def test_a_trial_taken_over_is_judged_by_what_is_known(data: str, store: Store) -> None:
+    """A worker that begins with another's trial stops it early, if that is hopeless."""
+    study = make_study(store, data, recipe=make_recipe(steps=30), trials=AT_LEAST + 1)
+    fold = make_fold(study, objective_of(study, data))
+    claims = [study.claim("w", fold.propose, lease_seconds=LONG) for _ in range(AT_LEAST + 1)]
+    for claim in filter(None, claims[1:]):
+        study.finish(claim, loss=0.1, status="ok", steps=30, curve=[0.1] * 30)
+    assert claims[0] is not None
+    study.release(claims[0])
+    row = searched(study, data)[0]
+    assert (row.status, row.steps, row.attempt) == ("stopped", 20, 1)
+
+
+def test_early_stopping_can_be_off(data: str, store: Store) -> None:
+    """Without it every trial is trained to its end."""
+    study = make_study(
+        store, data, recipe=make_recipe(steps=25), trials=30, engine="random", stop_early=False
+    )
+    assert {(r.status, r.steps) for r in searched(study, data, slots=4)} == {("ok", 25)}
+
+
+class StopError(Exception):
+    """What the tests below raise in the middle of work."""
+
+
+@pytest.mark.parametrize("kind", [StopError, KeyboardInterrupt])
+def test_interrupted_work_is_given_back_at_once(
+    data: str, store: Store, kind: type[BaseException]
+) -> None:
+    """What was running is there to be taken over at once, as it was, and nothing is run twice."""
+    study = make_study(store, data, trials=8)
+
+    def interrupt(fold: Fold, done: Progress) -> None:
+        if done.trials >= 3:
+            raise kind
+
+    with pytest.raises(kind):
+        work(study, objective_of(study, data, slots=3), report=interrupt)
+    before = study.trials()
+    counts = study.counts()
+    assert counts["running"] == counts["expired"] == 3
+    assert counts["finished"] == 3
+    rows = searched(study, data, slots=3)
+    assert finished_once(rows, 8)
+    for old, new in zip(before, rows, strict=False):
+        assert (old.number, old.seed, old.point.tolist()) == (
+            new.number,
+            new.seed,
+            new.point.tolist(),
+        )
+        assert new.attempt == 1  # what was given back was not died of
+        assert old.state == "running" or old.loss == new.loss
+
+
+def test_two_workers_share_a_study(data: str, store: Store, tmp_path: Path) -> None:
+    """Two workers at once finish a study together, both of them some of it, no trial twice."""
+    study = make_study(store, data, trials=12)
+    together = threading.Barrier(2, timeout=LONG)
+    faults: list[BaseException] = []
+    folds: dict[str, Fold] = {}
+
+    def run(name: str) -> None:
+        def report(fold: Fold, done: Progress) -> None:
+            if name not in folds:
+                folds[name] = fold
+                together.wait()
+
+        try:
+            with Store(str(tmp_path / "store.db"), create=False) as mine:
+                own = mine.study()
+                work(own, objective_of(own, data, slots=2), name=name, report=report)
+        except BaseException as fault:
+            faults.append(fault)
+            together.abort()
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    rows = study.trials()
+    assert finished_once(rows, 12)
+    assert {r.worker for r in rows} == {"one", "two"}
+    assert {r.attempt for r in rows} == {1}
+    assert folds["one"].engine.best_loss == folds["two"].engine.best_loss
+    assert folds["one"].seen == folds["two"].seen == 12
+
+
+def test_a_worker_waits_for_the_others_trials(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing left to claim a worker stays until others have finished, or takes over."""
+    monkeypatch.setattr(worker, "_WAIT_SECONDS", 0.02)
+    study = make_study(store, data, trials=2)
+    fold = make_fold(study, objective_of(study, data))
+    claims = [study.claim("other", fold.propose, lease_seconds=LONG) for _ in range(2)]
+    assert claims[0] is not None
+    assert claims[1] is not None
+    looks = []
+
+    def report(fold: Fold, done: Progress) -> None:
+        looks.append(study.counts()["finished"])
+        if len(looks) == 2:
+            study.finish(claims[0], loss=1.0, status="ok", steps=1, curve=[1.0])
+        if len(looks) == 4:
+            study.release(claims[1])
+
+    work(study, objective_of(study, data), name="me", report=report)
+    rows = study.trials()
+    assert [(r.worker, r.attempt) for r in rows] == [("other", 1), ("me", 1)]
+    assert rows[0].loss == 1.0
+
+
+def test_a_slow_worker_keeps_its_trials(data: str, store: Store) -> None:
+    """Leases are renewed while the trials run, however much longer than a lease they take."""
+    study = make_study(store, data, trials=2)
+    expired = []
+
+    def slow(fold: Fold, done: Progress) -> None:
+        if not expired:
+            time.sleep(2.5)
+            expired.append(study.counts()["expired"])
+
+    work(study, objective_of(study, data, slots=2, lease=2.0), report=slow)
+    assert expired == [0]
+    assert {r.attempt for r in study.trials()} == {1}
+
+
+def test_a_late_worker_writes_over_nothing(data: str, store: Store) -> None:
+    """A worker whose trial was taken over and finished by another leaves that result."""
+    study = make_study(store, data, trials=1)
+
+    def lose(fold: Fold, done: Progress) -> None:
+        row = study.trials()[0]
+        if row.worker == "late":
+            claim = Claim(
+                number=0, attempt=1, point=row.point, seed=row.seed, token=token_of(study, 0)
+            )
+            study.release(claim)
+            successor = study.claim("successor", fold.propose, lease_seconds=LONG)
+            assert successor is not None
+            assert study.finish(successor, loss=0.5, status="ok", steps=1, curve=[0.5])
+
+    work(study, objective_of(study, data), name="late", report=lose)
+    (row,) = study.trials()
+    assert (row.worker, row.loss) == ("successor", 0.5)
+
+
+def token_of(study: Study, number: int) -> str:
+    """The token that a running trial's row holds."""
+    from completedp.search.schema import TRIALS
+
+    query = TRIALS.select().where(TRIALS.c.number == number)
+    return study._database.run(lambda c: c.execute(query).mappings().one())["token"]
+
+
+@pytest.mark.parametrize("deaths", [MOST_ATTEMPTS - 1, MOST_ATTEMPTS])
+def test_a_deadly_trial_is_given_up(data: str, store: Store, deaths: int) -> None:
+    """A trial that MOST_ATTEMPTS workers died of is diverged; one fewer, and it is trained."""
+    study = make_study(store, data, trials=3)
+    fold = make_fold(study, objective_of(study, data))
+    for _ in range(deaths):
+        study.claim("victim", fold.propose, lease_seconds=0.0)
+    rows = searched(study, data)
+    assert finished_once(rows, 3)
+    assert rows[0].attempt == deaths + 1
+    given_up = deaths == MOST_ATTEMPTS
+    assert (rows[0].status, rows[0].steps) == (("diverged", 0) if given_up else ("ok", STEPS))
+    assert (rows[0].loss == math.inf) == given_up
+    assert {r.status for r in rows[1:]} == {"ok"}
+
+
+def test_divergence_is_an_outcome(data: str, store: Store) -> None:
+    """Trials that diverge have an infinite loss and count; the best is of those that did not."""
+    study = make_study(
+        store, data, trials=12, space="global", tunables=("lr",), reach=60.0, engine="random"
+    )
+    rows = searched(study, data, slots=3)
+    assert finished_once(rows, 12)
+    diverged = [r for r in rows if r.status == "diverged"]
+    assert 2 <= len(diverged) <= 10
+    assert {r.loss for r in diverged} == {math.inf}
+    assert all((r.steps or 0) < STEPS for r in diverged)
+    found = status(study)
+    assert found.counts["diverged"] == len(diverged)
+    assert found.best_loss == min(r.loss for r in rows if r.loss is not None)
+    json.dumps(asdict(found), allow_nan=False)
+
+
+def test_points_without_a_plan_are_divergence(data: str, store: Store) -> None:
+    """Where no training can be planned (beta rounds to 1) a trial has diverged, at no step."""
+    tunables = ("one_minus_beta1",)
+    study = make_study(
+        store, data, trials=8, space="global", tunables=tunables, reach=64.0, engine="random"
+    )
+    rows = searched(study, data)
+    assert finished_once(rows, 8)
+    hopeless = [r for r in rows if r.point[0] < -55]
+    assert hopeless
+    assert {(r.status, r.steps, r.loss) for r in hopeless} == {("diverged", 0, math.inf)}
+    assert rows[0].status == "ok"
+
+
+def test_a_validation_loss_that_is_no_number_is_divergence(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training that ends well and cannot be evaluated counts as diverged, whatever is shown."""
+    study = make_study(store, data, trials=2)
+    made = worker._finish
+
+    def spoiled(study: Study, fold: Fold, outcome: Outcome) -> None:
+        made(study, fold, replace(outcome, valid_loss=math.nan))
+
+    monkeypatch.setattr(worker, "_finish", spoiled)
+    rows = searched(study, data)
+    assert {(r.status, r.loss) for r in rows} == {("diverged", math.inf)}
+    json.dumps(asdict(status(study)), allow_nan=False)
+
+
+def test_a_store_that_goes_away_is_one_line(data: str, store: Store, tmp_path: Path) -> None:
+    """A store deleted in the middle ends the worker with one line, and its heartbeat quietly."""
+    study = make_study(store, data, trials=20)
+
+    def delete(fold: Fold, done: Progress) -> None:
+        (tmp_path / "store.db").unlink()
+        time.sleep(0.6)
+
+    message = error_of(work, study, objective_of(study, data, lease=1.0), report=delete)
+    assert "is gone" in message
+
+
+def test_a_worker_with_other_tokens_is_refused(data: str, other_data: str, store: Store) -> None:
+    """Tokens that are not the study's are one line that names the folder."""
+    study = make_study(store, data)
+    assert repr(other_data) in error_of(objective_of, study, other_data)
+    assert "nowhere" in error_of(objective_of, study, "nowhere")
+    assert study.counts()["running"] == 0
+
+
+def test_an_unknown_study_is_one_line(data: str, store: Store) -> None:
+    """A study that is not there is one line that quotes it and names those that are."""
+    make_study(store, data)
+    message = error_of(store.study, "tune2")
+    assert "'tune2'" in message
+    assert "only tune" in message
+
+
+def test_two_studies_of_one_name_are_one_line(data: str, store: Store) -> None:
+    """Another space under the same name is refused, and leaves the study's budget alone."""
+    study = make_study(store, data, trials=4)
+    for changes, words in (
+        ({"space": "type"}, "space.kind"),
+        ({"reach": 2.0}, "space.low"),
+        ({"engine": "random"}, "'engine' = 'recombine', not 'random'"),
+        ({"seed": 5}, "'seed' = 0, not 5"),
+        ({"context": 32}, "'context' = 16, not 32"),
+        ({"recipe": make_recipe(lr=2.0**-5)}, "recipe.values.lr"),
+    ):
+        assert words in error_of(make_study, store, data, **{"trials": 400, **changes})
+    assert study.counts()["budget"] == store.study().spec["trials"] == 4
+
+
+def test_another_text_is_another_study(data: str, other_data: str, store: Store) -> None:
+    """The same settings over another text are another study."""
+    make_study(store, data)
+    assert "'text'" in error_of(make_study, store, other_data)
+
+
+def test_the_budget_is_only_raised(data: str, store: Store) -> None:
+    """`trials` above the budget raises it, below it changes nothing."""
+    assert make_study(store, data, trials=4).spec["trials"] == 4
+    assert make_study(store, data, trials=6).spec["trials"] == 6
+    assert make_study(store, data, trials=2).spec["trials"] == 6
+    assert store.study().counts()["budget"] == 6
+
+
+def test_studies_may_be_opened_at_once(data: str, tmp_path: Path) -> None:
+    """Many that open one study at the same moment, with budgets of their own, all find it."""
+    together = threading.Barrier(8, timeout=LONG)
+    found: list[object] = []
+
+    def run(trials: int) -> None:
+        with Store(str(tmp_path / "store.db")) as mine:
+            together.wait()
+            try:
+                found.append(make_study(mine, data, trials=trials).name)
+            except CompletedpError as fault:
+                found.append(fault)
+
+    threads = [threading.Thread(target=run, args=(trials,)) for trials in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["tune"] * 8
+    with Store(str(tmp_path / "store.db")) as store:
+        assert store.study().counts()["budget"] == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"space": "cube"}, "unknown space 'cube'"),
+        ({"engine": "magic"}, "'magic'"),
+        ({"engine": "paper-grid"}, "the paper's grid has no"),
+        ({"tunables": ("lr", "momentum")}, "'momentum'"),
+        ({"tunables": ()}, "tunables = []"),
+        ({"context": 17}, "batch of 64 tokens is not a whole number of sequences of 17"),
+        ({"context": 64 * 64}, "batch of 64 tokens is not a whole number of sequences of 4096"),
+        ({"recipe": make_recipe(), "shape": Shape(head_dim=7)}, "not divisible by head_dim 7"),
+        ({"shape": Shape(mlp="relu")}, "'relu'"),
+        ({"shape": Shape(bias=True)}, "qkv_bias"),
+        ({"target": ("wdth=2",)}, "'wdth=2'"),
+        ({"target": ("batch=16,tokens=1",)}, "leaves no room"),
+        ({"data": "nowhere"}, "'nowhere'"),
+    ],
+)
+def test_impossible_studies_are_not_stored(
+    data: str, store: Store, changes: dict[str, Any], words: str
+) -> None:
+    """What cannot be searched is one line, and no study of it is left behind."""
+    changes = {"data": data} | changes
+    assert words in error_of(make_study, store, changes.pop("data"), **changes)
+    assert store.studies() == []
+
+
+def test_too_little_text_is_one_line(store: Store, tmp_path: Path) -> None:
+    """Text shorter than a window is one line before there is a study."""
+    data = write_tokens(tmp_path)
+    recipe = make_recipe()
+    long = replace(recipe, base=replace(BASE, batch=2**14, tokens=2**16))
+    message = error_of(make_study, store, data, recipe=long, context=2**14)
+    assert "fewer than one window of context 16384" in message
+    assert store.studies() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"trials": 0}, "trials = 0"),
+        ({"trials": 10**30}, "trials = 1000"),
+        ({"seed": -1}, "seed = -1"),
+        ({"reach": math.nan}, "reach = nan"),
+        ({"reach": 65.0}, "reach = 65.0"),
+        ({"z_loss": -1.0}, "z_loss = -1.0"),
+        ({"context": 0}, "context = 0"),
+        ({"eval_sequences": 0}, "eval_sequences = 0"),
+        ({"recipe": " "}, "recipe is empty"),
+    ],
+)
+def test_impossible_settings(changes: dict[str, Any], words: str) -> None:
+    """A setting that cannot be is one line that quotes it."""
+    assert words in error_of(settings, "data", **changes)
+
+
+@pytest.mark.parametrize("changes", [{"slots": 0}, {"lease": 0.5}, {"lease": math.nan}])
+def test_impossible_workers(changes: dict[str, Any]) -> None:
+    """A worker that cannot be is one line that quotes the setting."""
+    (name, value), *_ = changes.items()
+    assert f"{name} = {value!r}" in error_of(WorkerConfig, **changes)
+
+
+def test_status_of_a_young_study(data: str, store: Store) -> None:
+    """Before anything has finished there is no best, and JSON has no infinity."""
+    study = make_study(store, data, trials=7)
+    found = status(study)
+    assert found.lines().startswith("tune: 0/7 trials")
+    assert "best none yet; 0 diverged" in found.lines()
+    assert "at work: nobody; 0 trials wait" in found.lines()
+    assert json.loads(json.dumps(asdict(found), allow_nan=False))["best_loss"] is None
+    planted(study, data, [math.inf])
+    found = status(study)
+    assert found.counts["diverged"] == 1
+    json.dumps(asdict(found), allow_nan=False)
+
+
+def test_status_of_a_study_at_work(data: str, store: Store) -> None:
+    """It counts trials, names who has some in hand, and leaves out who has given them back."""
+    study = make_study(store, data, trials=10)
+    fold = make_fold(study, objective_of(study, data))
+    start = study.claim("w", fold.propose, lease_seconds=LONG)
+    assert start is not None
+    planted(study, data, [2.25, math.inf])
+    planted(study, data, [2.0], status="stopped")  # an estimate is not the best
+    study.finish(start, loss=2.5, status="ok", steps=1, curve=[2.5])
+    claims = [study.claim(name, fold.propose, lease_seconds=LONG) for name in ("a", "b", "b")]
+    found = status(study)
+    assert found.workers == {"a": 1, "b": 2}
+    assert (found.best_loss, found.start_loss, found.stopped) == (2.25, 2.5, 1)
+    assert found.counts["finished"] == 4
+    assert found.engine == {"radius": 1.0}
+    assert found.per_minute > 0
+    assert found.eta_seconds == pytest.approx(6 * 60 / found.per_minute)
+    lines = found.lines()
+    assert "tune: 4/10 trials" in lines
+    assert "best 2.2500 (start 2.5000); 1 diverged, 1 stopped early" in lines
+    assert "at work: a (1), b (2); 0 trials wait to be taken over" in lines
+    assert claims[0] is not None
+    study.release(claims[0])
+    assert "at work: b (2); 1 trials wait to be taken over" in status(study).lines()
+
+
+@pytest.mark.parametrize("engine", ["recombine", "trust-region", "random", "cma-es", "tpe"])
+def test_status_of_every_engine(data: str, store: Store, engine: str) -> None:
+    """Whatever the engine, its study can be looked at without tokens."""
+    if engine in ("cma-es", "tpe"):
+        pytest.importorskip("cmaes")
+        pytest.importorskip("optuna")
+    study = make_study(store, data, trials=30, engine=engine)
+    planted(study, data, [2.0, 2.1, 1.9, math.inf])
+    found = status(study)
+    assert found.best_loss == 1.9
+    json.dumps(asdict(found), allow_nan=False)
+    assert len(found.lines().splitlines()) == (4 if found.engine else 3)
+
+
+def test_the_papers_grid_is_searched(data: str, store: Store) -> None:
+    """The grid of the paper's baseline runs, at its levels, and can be looked at."""
+    study = make_study(
+        store,
+        data,
+        trials=3,
+        engine="paper-grid",
+        space="global",
+        tunables=("lr", "eps"),
+        reach=24.0,
+    )
+    rows = searched(study, data)
+    assert finished_once(rows, 3)
+    lr = make_recipe().values.lr * 2 ** rows[1].point[0]
+    assert any(lr == pytest.approx(level) for level in (1e-4, 3e-4, 4e-4, 1e-3, 3e-3, 4e-3, 0.01))
+    assert status(study).counts["finished"] == 3
+
+
+def test_csv_holds_every_trial(data: str, store: Store, tmp_path: Path) -> None:
+    """The file read back has the points to the last bit, losses, states and UTC times."""
+    study = make_study(store, data, trials=5)
+    planted(study, data, [2.5, math.inf, 2.0])
+    fold = make_fold(study, objective_of(study, data))
+    study.claim("w", fold.propose, lease_seconds=LONG)
+    assert export_csv(study, tmp_path / "trials.csv") == 4
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    names = study.spec["space"]["coordinates"]
+    rows = study.trials()
+    assert [[float(line[n]) for n in names] for line in found] == [r.point.tolist() for r in rows]
+    assert [line["loss"] for line in found] == ["2.5", "inf", "2.0", ""]
+    assert [line["state"] for line in found] == ["finished"] * 3 + ["running"]
+    assert [line["status"] for line in found] == ["ok", "diverged", "ok", ""]
+    assert [int(line["seed"]) for line in found] == [r.seed for r in rows]
+    stamp = time.strptime(found[0]["finished_at"], "%Y-%m-%dT%H:%M:%SZ")
+    assert abs(calendar.timegm(stamp) - time.time()) < LONG
+    assert found[3]["finished_at"] == ""
+
+
+def test_optuna_gets_every_finished_trial(data: str, store: Store, tmp_path: Path) -> None:
+    """An Optuna study has one trial a finished trial, with its point; whole ones have values."""
+    optuna = pytest.importorskip("optuna")
+    study = make_study(store, data, trials=6)
+    planted(study, data, [2.5, math.inf, 2.0])
+    planted(study, data, [2.25], status="stopped")
+    fold = make_fold(study, objective_of(study, data))
+    study.claim("w", fold.propose, lease_seconds=LONG)
+    url = f"sqlite:///{tmp_path / 'optuna.db'}"
+    assert export_optuna(study, url) == 4
+    trials = optuna.load_study(study_name="tune", storage=url).trials
+    assert [t.value for t in trials] == [2.5, None, 2.0, None]
+    assert [t.state.name for t in trials] == ["COMPLETE", "PRUNED", "COMPLETE", "PRUNED"]
+    for trial, row in zip(trials, study.trials(), strict=False):
+        names = study.spec["space"]["coordinates"]
+        assert [trial.params[name] for name in names] == pytest.approx(row.point.tolist())
+        assert trial.user_attrs["status"] == row.status
+    assert "already has a study 'tune'" in error_of(export_optuna, study, url)
+
+
+@pytest.mark.parametrize(
+    "storage", ["sqlite:////nowhere/at/all.db", "foo://u:secret@host/x", "sqlite://x"]
+)
+def test_optuna_storages_that_cannot_be(data: str, store: Store, storage: str) -> None:
+    """A storage that Optuna cannot open is one line without its password."""
+    pytest.importorskip("optuna")
+    study = make_study(store, data)
+    message = error_of(export_optuna, study, storage)
+    assert "Optuna cannot use" in message
+    assert "secret" not in message
+
+
+def plant_ladder(
+    monkeypatch: pytest.MonkeyPatch, losses: Callable[[str, int], list[float]]
+) -> list[list[str]]:
+    """Measure by `losses(candidate, tokens ratio)` instead of training; who was measured."""
+    measured: list[list[str]] = []
+
+    def measure(objective: Any, candidates: dict[str, Recipe], scale: Any, *_: Any) -> Rung:
+        measured.append(list(candidates))
+        ratio = scale.tokens // BASE.tokens
+        standings = [Standing(candidate=name, losses=losses(name, ratio)) for name in measured[-1]]
+        return Rung(scale=scale, standings=sorted(standings, key=lambda s: s.mean))
+
+    monkeypatch.setattr(ladder, "measure", measure)
+    return measured
+
+
+OPTIONS = WorkerConfig(slots=1, device="cpu", compile=False)
+
+
+def test_the_best_is_what_wins_on_the_last_rung(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lowest mean on the last rung is the recipe, and its provenance says how it came there."""
+    study = make_study(store, data, trials=30, recipe=replace(make_recipe(), provenance={"a": "b"}))
+    claims = planted(study, data, [2.5, *np.linspace(2.4, 2.2, 9), 1.0])
+
+    def losses(name: str, ratio: int) -> list[float]:
+        if name == LUCKIEST:  # it was luck: at the base it wins once more, higher up it does not
+            return [1.5, 1.5] if ratio == 1 else [3.0, 3.0]
+        return {START: [2.5, 2.6], RECOMMENDED: [2.3, 2.4]}[name]
+
+    measured = plant_ladder(monkeypatch, losses)
+    found = best(study, data, OPTIONS, rungs=("tokens=2", "tokens=4"), seeds=2)
+    assert [set(names) for names in measured] == [
+        {START, RECOMMENDED, LUCKIEST},
+        {START, RECOMMENDED, LUCKIEST},
+        {START, RECOMMENDED},
+    ]
+    assert found.chosen == RECOMMENDED
+    engine = engine_of(study.spec)
+    for number, row in enumerate(study.finished_since(0)):
+        engine.tell(number, row.point, row.loss)
+    names = study.spec["space"]["coordinates"]
+    point = found.recipe.hyperparameters.vector(names)
+    assert point.tolist() == engine.recommend().tolist()
+    assert point.tolist() != claims[-1].point.tolist()
+    told = found.recipe.provenance
+    assert told["a"] == "b"
+    assert (told["study"], told["engine"], told["space"]) == ("tune", "recombine", "kronecker")
+    assert (told["trials"], told["chosen"]) == (11, RECOMMENDED)
+    assert (told["rung_0_best_trial_loss"], told["rung_2_recommended_loss"]) == (1.5, 2.35)
+    assert told["rung_2_start_error"] == 0.05
+    assert "rung_2_best_trial_loss" not in told
+    note = study.get_note("best")
+    assert note is not None
+    assert (note["chosen"], len(note["rungs"])) == (RECOMMENDED, 3)
+    assert "recommended beats the start by 0.2000 +- 0.0707" in found.lines()
+
+
+def test_the_recipe_is_written_and_searched_on(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A found recipe survives the disk, starts a wider study, and old rungs are not its own."""
+    study = make_study(store, data, trials=8, space="type")
+    planted(study, data, [2.5, 2.0])
+    plant_ladder(monkeypatch, lambda name, ratio: [2.5] if name == START else [2.0])
+    first = best(study, data, OPTIONS, rungs=("tokens=2",), seeds=1).recipe
+    first.save(tmp_path / "recipe.json")
+    loaded = Recipe.load(tmp_path / "recipe.json")
+    assert loaded == first
+    wider = make_study(store, data, name="wider", space="kronecker", recipe=loaded)
+    start = dict(zip(wider.spec["space"]["coordinates"], wider.spec["space"]["start"], strict=True))
+    assert start["lr/type/qkv"] == first.hyperparameters.log2["lr/type/qkv"] != 0.0
+    planted(wider, data, [2.0, 2.0])
+    second = best(wider, data, OPTIONS, seeds=1).recipe
+    assert "rung_0_start_loss" in second.provenance
+    assert "rung_1_start_loss" not in second.provenance
+
+
+def test_the_start_is_kept_when_nothing_beats_it(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that found nothing gives the start's values, and says so."""
+    study = make_study(store, data, trials=8)
+    planted(study, data, [2.5, 2.4, 2.3])
+    plant_ladder(monkeypatch, lambda name, ratio: [2.0] if name == START else [2.1])
+    found = best(study, data, OPTIONS, seeds=1)
+    assert found.chosen == found.recipe.provenance["chosen"] == START
+    assert "nothing found beats the start" in found.lines()
+    names = study.spec["space"]["coordinates"]
+    start = found.recipe.hyperparameters.vector(names)
+    assert start.tolist() == study.spec["space"]["start"]
+    assert found.recipe.values == make_recipe().values
+
+
+def test_equal_candidates_are_measured_once(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recommendation that is the best trial, or the start, is one candidate."""
+    study = make_study(store, data, trials=8, engine="random")
+    planted(study, data, [2.5, 2.6])
+    measured = plant_ladder(monkeypatch, lambda name, ratio: [2.0])
+    assert best(study, data, OPTIONS, seeds=1).chosen == START
+    planted(study, data, [2.0])
+    best(study, data, OPTIONS, seeds=1)
+    assert measured == [[START], [START, RECOMMENDED]]
+
+
+def test_a_real_best(data: str, store: Store) -> None:
+    """From a bad start, what a short search recommends is measured better on fresh seeds."""
+    study = make_study(
+        store, data, trials=12, recipe=make_recipe(lr=2.0**-10), space="global", tunables=("lr",)
+    )
+    searched(study, data, slots=4)
+    found = best(study, data, replace(OPTIONS, slots=4), seeds=2)
+    standings = found.rungs[0].standings
+    assert found.chosen != START
+    assert standings[-1].candidate == START
+    assert standings[0].mean < standings[-1].mean - 0.1
+    assert found.recipe.hyperparameters.log2["lr/global"] > 0.5
+
+
+def test_best_before_any_trial_is_one_line(data: str, store: Store) -> None:
+    """A study without a finished trial has nothing to recommend."""
+    study = make_study(store, data)
+    assert "no trial of 'tune' has finished yet" in error_of(best, study, data, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ({START: [2.0, 2.2], RECOMMENDED: [1.0, 1.2]}, "by 1.0000 +- 0.1414"),
+        ({START: [2.0, 2.2], RECOMMENDED: [1.9, 2.1]}, "which is within the noise"),
+        ({START: [2.0], RECOMMENDED: [1.9]}, "by 0.1000, on one seed alone"),
+        ({START: [math.inf], RECOMMENDED: [1.9]}, "trains there, where the start diverges"),
+        ({START: [math.inf, 2.0], RECOMMENDED: [math.inf, 2.0]}, "nothing found beats the start"),
+    ],
+)
+def test_what_the_best_says(losses: dict[str, list[float]], words: str) -> None:
+    """The verdict over the start is in words that its numbers bear, and never shows a NaN."""
+    standings = [Standing(candidate=name, losses=found) for name, found in losses.items()]
+    standings.sort(key=lambda standing: standing.mean)
+    rung = Rung(scale=BASE, standings=standings)
+    said = Best(recipe=make_recipe(), chosen=standings[0].candidate, rungs=[rung]).lines()
+    assert words in said
+    assert "nan" not in said
+    assert "inf" not in said
+
+
+def start_verb(tokens: str, folder: Path, **changes: Any) -> StartVerb:
+    """`search start` of the small study, its recipe and store in a folder."""
+    recipe = folder / "recipe.json"
+    make_recipe().save(recipe)
+    plain: dict[str, Any] = asdict(settings(tokens)) | asdict(OPTIONS)
+    plain |= {"recipe": str(recipe), "store": str(folder / "new.db"), "shape": Shape()}
+    return StartVerb(**(plain | changes))
+
+
+def test_the_verbs_from_start_to_recipe(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """start, start again with more trials, status, export and best do what they say."""
+    assert start_verb(data, tmp_path).run() == 0
+    assert "search: 4/4 trials" in capsys.readouterr().out
+    assert start_verb(data, tmp_path, trials=6).run() == 0
+    assert "search: 6/6 trials" in capsys.readouterr().out
+    where: dict[str, Any] = {"store": str(tmp_path / "new.db")}
+    assert StatusVerb(json=True, watch=True, **where).run() == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["counts"]["finished"] == found["counts"]["budget"] == 6
+    assert ExportVerb(out=str(tmp_path / "made" / "trials.csv"), **where).run() == 0
+    assert capsys.readouterr().out.startswith("6 trials in ")
+    assert len((tmp_path / "made" / "trials.csv").read_text().splitlines()) == 7
+    out = str(tmp_path / "best.json")
+    where |= asdict(OPTIONS) | {"data": data}
+    verb = BestVerb(out=out, seeds=2, rungs=("tokens=2",), json=True, **where)
+    assert verb.run() == 0
+    chosen = json.loads(capsys.readouterr().out)["chosen"]
+    assert Recipe.load(out).provenance["chosen"] == chosen
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": "nowhere"},
+        {"context": 17},
+        {"shape": Shape(head_dim=7)},
+        {"device": "moon"},
+        {"slots": 0},
+        {"recipe": "nowhere.json"},
+        {"engine": "paper-grid"},
+    ],
+)
+def test_a_failed_start_writes_nothing(data: str, tmp_path: Path, changes: dict[str, Any]) -> None:
+    """A mistake in `search start` is one line, and no store is made."""
+    verb = start_verb(data, tmp_path, **changes)
+    error_of(verb.run)
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.json"]
+
+
+def test_a_store_is_not_written_over(data: str, store: Store, tmp_path: Path) -> None:
+    """`export` and `best` refuse an output that is a database or a folder, before any work."""
+    study = make_study(store, data)
+    planted(study, data, [2.5, 2.0])
+    file = tmp_path / "store.db"
+    where: dict[str, Any] = {"store": str(file)}
+    options: dict[str, Any] = asdict(OPTIONS) | where | {"data": data}
+    for out, words in ((str(file), "is a database"), (str(tmp_path), "is a folder"), (" ", "out")):
+        assert words in error_of(ExportVerb(out=out, **where).run)
+        assert words in error_of(BestVerb(out=out, **options).run)
+    assert study.counts()["finished"] == 2
+    assert study.get_note("best") is None
+
+
+def test_no_more_slots_than_trials(data: str, store: Store) -> None:
+    """A stack is no larger than the trials that are left to be run, and no larger than asked."""
+    study = make_study(store, data)
+    objective = objective_of(study, data, slots=5)
+    assert [objective.slots(trials=trials).count for trials in (2, 9)] == [2, 5]
+
+
+def test_run_study_is_work(data: str, store: Store) -> None:
+    """`run_study` works on a study to its end, and on a finished one does nothing."""
+    study = open_study(store, "tune", settings(data, trials=2), make_recipe())
+    reports: list[int] = []
+    run_study(study, data, OPTIONS, lambda fold, done: reports.append(done.trials))
+    assert finished_once(study.trials(), 2)
+    assert reports[-1] == 2
+    reports.clear()
+    run_study(study, data, OPTIONS, lambda fold, done: reports.append(done.trials))
+    assert reports == []
+
+
+def test_the_recipe_may_be_a_file_or_the_default(data: str, tmp_path: Path) -> None:
+    """A study's config names its recipe; a file that is missing is one line."""
+    make_recipe().save(tmp_path / "recipe.json")
+    found = study_spec(settings(data, recipe=str(tmp_path / "recipe.json")))
+    assert found == study_spec(settings(data), make_recipe())
+    assert "'nowhere.json'" in error_of(study_spec, settings(data, recipe="nowhere.json"))
+    default = study_spec(StudyConfig(data=data, context=64))
+    assert default["recipe"] == Recipe.default().to_dict()
