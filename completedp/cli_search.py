@@ -1,11 +1,11 @@
-"""The verbs of `completedp search`: start, worker, status, best, export."""
+"""The verbs of `completedp search`: start, worker, ray, status, best, export."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -69,6 +69,60 @@ class WorkerVerb(WorkerConfig):
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
             _work(study, lambda report: run_study(study, self.data, options, report), self.json)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayVerb(WorkerConfig):
+    """Join a study with workers on a Ray cluster, one to a GPU; dead ones are started again."""
+
+    data: str
+    """Folder of tokens: the study's, under the same path on every node."""
+    workers: int
+    """How many; each takes a GPU if the cluster has any, else a CPU."""
+    address: str | None = None
+    """auto (this machine's cluster) or HOST:PORT; else RAY_ADDRESS, or this machine alone."""
+    store: str = "search.db"
+    """A SQLite file, or a postgresql:// URL, which a cluster of several nodes needs."""
+    study: str | None = None
+    """The study's name; may be left out when there is one."""
+    json: bool = False
+    """Print how it stands at the end as JSON."""
+
+    def run(self) -> int:
+        """Have it worked on until the budget is finished."""
+        from completedp.search.ray_workers import run_on_ray
+        from completedp.search.store import Store
+        from completedp.training.progress import Reporter
+
+        options = WorkerConfig(**_part(self, WorkerConfig))
+        with Store(self.store, create=False) as store:
+            study = store.study(self.study)
+            counts = study.counts()
+            print(_described(study), file=sys.stderr)
+            with Reporter("search: trials", counts["budget"], counts["finished"]) as reporter:
+
+                def report(counts: dict[str, int], faults: list[Exception]) -> None:
+                    def note() -> str:
+                        text = f"{counts['running']} running, {counts['diverged']} diverged"
+                        if faults:
+                            last = str(faults[-1]).strip().splitlines()[-1]
+                            text += f", {len(faults)} workers given up ({last})"
+                        return text
+
+                    reporter.update(counts["finished"], note)
+
+                with redirect_stdout(sys.stderr):  # Ray tells of dead workers there
+                    run_on_ray(
+                        self.store,
+                        study.name,
+                        self.data,
+                        options,
+                        self.workers,
+                        self.address,
+                        report,
+                    )
+            _print_status(study, self.json)
         return 0
 
 
@@ -191,6 +245,7 @@ class ExportVerb:
 Action = (
     Annotated[StartVerb, subcommand("start", description=StartVerb.__doc__)]
     | Annotated[WorkerVerb, subcommand("worker", description=WorkerVerb.__doc__)]
+    | Annotated[RayVerb, subcommand("ray", description=RayVerb.__doc__)]
     | Annotated[StatusVerb, subcommand("status", description=StatusVerb.__doc__)]
     | Annotated[BestVerb, subcommand("best", description=BestVerb.__doc__)]
     | Annotated[ExportVerb, subcommand("export", description=ExportVerb.__doc__)]
@@ -199,7 +254,7 @@ Action = (
 
 @dataclass(frozen=True, kw_only=True)
 class SearchVerb:
-    """Find per-module hyperparameters: start, worker, status, best, export."""
+    """Find per-module hyperparameters: start, worker, ray, status, best, export."""
 
     action: OmitSubcommandPrefixes[Action]
 
@@ -231,7 +286,6 @@ def _writable(out: str) -> Path:
 
 def _work(study: Any, run: Any, as_json: bool) -> None:
     """Work on a study with a progress line, and say how it stands at the end."""
-    from completedp.search.run import status
     from completedp.training.progress import Reporter
 
     counts = study.counts()
@@ -252,6 +306,12 @@ def _work(study: Any, run: Any, as_json: bool) -> None:
             reporter.update(fold.seen, note)
 
         run(report)
+    _print_status(study, as_json)
+
+
+def _print_status(study: Any, as_json: bool) -> None:
+    from completedp.search.run import status
+
     if as_json:
         _print_json(asdict(status(study)))
     else:

@@ -62,7 +62,7 @@ def test_rules_page_is_the_table() -> None:
 
 WITH_PARTS = {
     "bench": (("slots",), ("search",)),
-    "search": (("start",), ("worker",), ("status",), ("best",)),
+    "search": (("start",), ("worker",), ("ray",), ("status",), ("best",)),
 }
 
 

@@ -19,6 +19,9 @@ EXTRAS = {
     "tensorboard": ["tensorboard"],
     "wandb": ["wandb"],
     "hf": ["transformers"],
+    "postgres": ["psycopg"],
+    "optuna": ["optuna", "cmaes"],
+    "ray": ["ray"],
 }
 
 

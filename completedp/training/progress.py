@@ -45,7 +45,7 @@ class Reporter:
         now = time.monotonic()
         if now - self._said >= PLAIN_INTERVAL or step >= self._steps:
             self._said = now
-            left = (now - self._began) / max(1, step - self._start) * (self._steps - step)
+            left = (now - self._began) / max(1, step - self._start) * max(0, self._steps - step)
             eta = f"ETA {duration(left)}"
             try:
                 line = f"{self._title} {step}/{self._steps} {note()} {eta}"
