@@ -42,7 +42,7 @@ RATIOS = "width=2,depth=2,batch=2,tokens=2"
 TARGET = Scale(width=128, depth=4, batch=1024, tokens=2 * BASE.tokens)
 LONGER = replace(TARGET, tokens=TARGET.tokens * 3 // 2)
 """What the global values are trained for besides, to see how many tokens they would need."""
-TRIALS = {"global": 48, "kronecker": 96}
+TRIALS = {"global": 64, "kronecker": 80}
 CONFIRM_SEEDS, TARGET_SEEDS = 3, 2
 OPTIONS = WorkerConfig(device="cpu")
 
