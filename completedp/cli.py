@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import sys
@@ -17,21 +16,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from tyro.conf import (
-    OmitArgPrefixes,
-    OmitSubcommandPrefixes,
-    Positional,
-    Suppress,
-    subcommand,
-)
+from tyro.conf import OmitArgPrefixes, Positional, Suppress, subcommand
 
+from completedp.cli_bench import BenchVerb
+from completedp.cli_output import print_json
 from completedp.cli_search import SearchVerb
-from completedp.evidence.config import (
-    BenchConfig,
-    CheckConfig,
-    SearchBenchConfig,
-    SweepConfig,
-)
+from completedp.evidence.config import CheckConfig, SweepConfig
 from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
@@ -85,7 +75,7 @@ class RulesVerb:
         if not self.json:
             print(factors_table(rules, ratios))
             return 0
-        _print_json(
+        print_json(
             {
                 "parameterisation": rules.parameterisation,
                 "alpha": rules.alpha,
@@ -136,7 +126,7 @@ class PlanVerb:
             for name in tensor.trace:
                 print(tensor.explain(name))
         elif self.json:
-            _print_json(planned.to_dict())
+            print_json(planned.to_dict())
         else:
             print(planned)
         return 0
@@ -179,7 +169,7 @@ class DataVerb:
                 progress=progress,
             )
         if self.json:
-            _print_json(asdict(manifest))
+            print_json(asdict(manifest))
             return 0
         for name, split in manifest.splits.items():
             print(
@@ -204,7 +194,7 @@ class TrainVerb(TrainConfig):
         fields = {name: getattr(self, name) for name in TrainConfig.__dataclass_fields__}
         result = train(TrainConfig(**fields))
         if self.json:
-            _print_json(result.to_dict())
+            print_json(result.to_dict())
             return 0
         line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} tokens"
         if result.valid_loss is not None:
@@ -238,7 +228,7 @@ class CoordcheckVerb(CheckConfig):
         fields = {name: getattr(self, name) for name in CheckConfig.__dataclass_fields__}
         result = run_check(self.check, CheckConfig(**fields), self.out)
         if self.json:
-            _print_json(result.to_dict())
+            print_json(result.to_dict())
         else:
             print(check_text(result, all_rows=self.all_rows))
         return 0 if all(result.passed(p) for p in self.parameterisations) else 1
@@ -253,7 +243,7 @@ class GradcheckVerb(CoordcheckVerb):
 
 @dataclass(frozen=True, kw_only=True)
 class QuickstartVerb:
-    """Train a tiny model, plan one 4x wider and deeper, train it, check the scaling, report."""
+    """Search a tiny model's values, carry them to a larger one, train it, report. On a CPU."""
 
     out: str = "runs/quickstart"
     """Folder for everything."""
@@ -266,7 +256,9 @@ class QuickstartVerb:
 
         found = quickstart(Path(self.out))
         if self.json:
-            _print_json(found)
+            print_json(found)
+        else:
+            print(f"{found['sentence']}\nreport: {found['report']}")
         return 0
 
 
@@ -287,79 +279,10 @@ class SweepVerb(SweepConfig):
         config = SweepConfig(**fields)
         lines = sweep(config)
         if self.json:
-            _print_json([asdict(line) for line in lines])
+            print_json([asdict(line) for line in lines])
         else:
             print(f"{sweep_text(config, lines)}\n{self.out}/sweep.svg")
         return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchSlotsVerb(BenchConfig):
-    """Time many trials in slots against one at a time, side by side in one run."""
-
-    json: bool = False
-    """Print JSON."""
-
-    def run(self) -> int:
-        """Time and print."""
-        from completedp.evidence.bench import bench_slots, bench_text
-
-        fields = {name: getattr(self, name) for name in BenchConfig.__dataclass_fields__}
-        found = bench_slots(BenchConfig(**fields))
-        if self.json:
-            _print_json(found)
-        else:
-            print(bench_text(found))
-        return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchSearchVerb(SearchBenchConfig):
-    """Compare search engines on landscapes whose truth is known."""
-
-    json: bool = False
-    """Print JSON."""
-
-    def run(self) -> int:
-        """Search and print."""
-        from completedp.evidence.bench_search import bench_search, bench_search_text
-        from completedp.training.progress import Reporter
-
-        fields = {name: getattr(self, name) for name in SearchBenchConfig.__dataclass_fields__}
-        reporters: list[Any] = []
-
-        def progress(done: int, total: int) -> None:
-            if not reporters:
-                reporters.append(Reporter("searches", total))
-            reporters[0].update(done, lambda: "")
-
-        try:
-            found = bench_search(SearchBenchConfig(**fields), progress)
-        finally:
-            for reporter in reporters:
-                reporter.__exit__()
-        if self.json:
-            _print_json(found)
-        else:
-            print(bench_search_text(found))
-        return 0
-
-
-BenchAction = (
-    Annotated[BenchSlotsVerb, subcommand("slots", description=BenchSlotsVerb.__doc__)]
-    | Annotated[BenchSearchVerb, subcommand("search", description=BenchSearchVerb.__doc__)]
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchVerb:
-    """Measure: slots against one trial at a time; search engines against the paper's."""
-
-    action: OmitSubcommandPrefixes[BenchAction]
-
-    def run(self) -> int:
-        """Do what was chosen."""
-        return self.action.run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,7 +298,7 @@ class DoctorVerb:
 
         found = examine()
         if self.json:
-            _print_json(found)
+            print_json(found)
             return 0
         for name, value in found.items():
             print(f"{name:<24} {value}")
@@ -493,10 +416,6 @@ def _one_line(box: str) -> str:
 def _fail(message: str) -> Any:
     print(f"completedp: error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
-
-
-def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, allow_nan=False))
 
 
 @contextlib.contextmanager

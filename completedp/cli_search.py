@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
+from completedp.cli_output import print_json
 from completedp.search.config import StudyConfig, WorkerConfig
 from completedp.theory.checks import check_path
 from completedp.theory.errors import CompletedpError
@@ -47,16 +48,21 @@ class StartVerb(StudyConfig, WorkerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerVerb(WorkerConfig):
+class Place:
+    """Where a study is that there is already."""
+
+    store: str = "search.db"
+    """A SQLite file, or a postgresql:// URL, which several machines need."""
+    study: str | None = None
+    """The study's name; may be left out when there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerVerb(Place, WorkerConfig):
     """Join a study from any machine that has its tokens and reaches its store."""
 
     data: str
     """Folder of tokens: the study's, by digest."""
-    store: str = "search.db"
-    """A SQLite file, or a postgresql:// URL."""
-    study: str | None = None
-    """The study's name; may be left out when there is one."""
-
     json: bool = False
     """Print how it stands at the end as JSON."""
 
@@ -73,7 +79,7 @@ class WorkerVerb(WorkerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayVerb(WorkerConfig):
+class RayVerb(Place, WorkerConfig):
     """Join a study with workers on a Ray cluster, one to a GPU; dead ones are started again."""
 
     data: str
@@ -82,10 +88,6 @@ class RayVerb(WorkerConfig):
     """How many; each takes a GPU if the cluster has any, else a CPU."""
     address: str | None = None
     """auto (this machine's cluster) or HOST:PORT; else RAY_ADDRESS, or this machine alone."""
-    store: str = "search.db"
-    """A SQLite file, or a postgresql:// URL, which a cluster of several nodes needs."""
-    study: str | None = None
-    """The study's name; may be left out when there is one."""
     json: bool = False
     """Print how it stands at the end as JSON."""
 
@@ -127,13 +129,9 @@ class RayVerb(WorkerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusVerb:
+class StatusVerb(Place):
     """How a study stands: trials, rate, best, radius, diverged, who is at work."""
 
-    store: str = "search.db"
-    """A SQLite file, or a postgresql:// URL."""
-    study: str | None = None
-    """The study's name; may be left out when there is one."""
     watch: bool = False
     """Look again every two seconds, until it is finished."""
     json: bool = False
@@ -149,7 +147,7 @@ class StatusVerb:
             while True:
                 found = status(study)
                 if self.json:
-                    _print_json(asdict(found))
+                    print_json(asdict(found))
                 else:
                     print(found.lines(), flush=True)
                 if not self.watch or found.counts["finished"] >= found.counts["budget"]:
@@ -159,17 +157,13 @@ class StatusVerb:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestVerb(WorkerConfig):
+class BestVerb(Place, WorkerConfig):
     """Measure what a study recommends on fresh seeds, against its start, and write the recipe."""
 
     data: str
     """Folder of tokens: the study's."""
     out: str
     """Recipe file to write."""
-    store: str = "search.db"
-    """A SQLite file, or a postgresql:// URL."""
-    study: str | None = None
-    """The study's name; may be left out when there is one."""
     rungs: tuple[str, ...] = ()
     """Scales to climb, as ratios to the base: tokens=4 width=2,depth=2,tokens=8."""
     seeds: int = 4
@@ -209,22 +203,18 @@ class BestVerb(WorkerConfig):
         found.recipe.save(out)
         if self.json:
             rungs = [rung.to_dict() for rung in found.rungs]
-            _print_json({"chosen": found.chosen, "rungs": rungs, "recipe": self.out})
+            print_json({"chosen": found.chosen, "rungs": rungs, "recipe": self.out})
         else:
             print(f"{found.lines()}\n{self.out}")
         return 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportVerb:
+class ExportVerb(Place):
     """All trials as CSV, or as an Optuna study for its dashboard."""
 
     out: Positional[str]
     """trials.csv, or an Optuna storage such as sqlite:///optuna.db."""
-    store: str = "search.db"
-    """A SQLite file, or a postgresql:// URL."""
-    study: str | None = None
-    """The study's name; may be left out when there is one."""
 
     def run(self) -> int:
         """Write them."""
@@ -313,7 +303,7 @@ def _print_status(study: Any, as_json: bool) -> None:
     from completedp.search.run import status
 
     if as_json:
-        _print_json(asdict(status(study)))
+        print_json(asdict(status(study)))
     else:
         print(status(study).lines())
 
@@ -324,9 +314,3 @@ def _described(study: Any) -> str:
         f"study {study.name!r}: {len(of_space['coordinates'])} coordinates "
         f"({of_space['kind']}), {study.spec['engine']}, {study.spec['trials']} trials"
     )
-
-
-def _print_json(data: Any) -> None:
-    from completedp.cli import _print_json
-
-    _print_json(data)

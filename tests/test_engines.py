@@ -4,13 +4,15 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from completedp.evidence.config import SearchBenchConfig
+from completedp.search.config import EngineName
 from completedp.search.engines import (
     DEFAULT_ENGINE,
     ENGINES,
@@ -20,6 +22,7 @@ from completedp.search.engines import (
     make_engine,
     paper_levels,
 )
+from completedp.search.landscapes import KINDS
 from completedp.theory.errors import CompletedpError
 from completedp.theory.hparams import Values
 
@@ -391,3 +394,13 @@ def test_a_missing_package_is_one_line(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, OPTIONAL[name], None)
     with pytest.raises(CompletedpError, match=rf"'{name}' needs .*completedp\[optuna\]"):
         make_engine(name, box(2), 0)
+
+
+def test_names_of_engines_agree() -> None:
+    """What the command line offers is what there is; a grid is offered as the paper's."""
+    offered = set(get_args(EngineName))
+    assert offered - {"paper-grid"} == set(ENGINES) - {"grid"}
+    benched = get_args(get_args(get_type_hints(SearchBenchConfig)["engines"])[0])
+    assert set(benched) == set(ENGINES) - {"grid"}
+    landscapes = get_args(get_args(get_type_hints(SearchBenchConfig)["landscapes"])[0])
+    assert set(landscapes) == set(KINDS)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from helpers import error_of
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from postgres_server import PASSWORD, Server, server, why_not
+from postgres_server import PASSWORD, Server
 
 from completedp.search import database
 from completedp.search.store import Claim, Store, Study
@@ -35,21 +35,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    if reason := why_not():
-        pytest.skip(reason)
-    with server("fsync=off") as running:
-        yield running
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return str(tmp_path / "store.db")
-    return request.getfixturevalue("postgres").database()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import error_of
-from postgres_server import PASSWORD, Server, server, why_not
+from postgres_server import PASSWORD, Server
 
 from completedp.search import database
 from completedp.search.store import Finished, Store, Study
@@ -28,21 +27,6 @@ PATIENCE = 60.0
 # Children of a server process that has the imports done start in milliseconds.
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(["completedp.search.store", "pytest", "sqlalchemy"])
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    if reason := why_not():
-        pytest.skip(reason)
-    with server("fsync=off") as running:
-        yield running
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return str(tmp_path / "store.db")
-    return request.getfixturevalue("postgres").database()
 
 
 def worker(url: str, log: str, total: int) -> None:

@@ -22,8 +22,6 @@ from completedp.apply.structure import Place, Structure, fans, gain_offset, is_n
 from completedp.theory.errors import CompletedpError
 from completedp.theory.roles import MODULE_TYPES, Role, is_bias
 
-# The modules of the reference model: its names are this package's own, and say all.
-_REFERENCE = {"embedding", "blocks", "output_norm", "unembedding"}
 # Matrices that take the residual stream in, and those that add to it.
 _READS = {"qkv", "mlp_in", "mlp_gate", "router", "unembedding"}
 _WRITES = {"attn_out", "mlp_out"}
@@ -64,9 +62,7 @@ def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> li
     structure = Structure(model, {n for n in every_name if _override(n, overrides)})
     _check_not_tied(structure)
     _warn_of_depth_settings(model)
-    evidence = Evidence(
-        structure, head_dim=_declared_head_dim(model), names_first=_is_reference(structure)
-    )
+    evidence = Evidence(structure, head_dim=_declared_head_dim(model))
     unused, found, unknown = set(overrides), [], []
     for place, parameter in structure.places():
         if not parameter.requires_grad:
@@ -121,7 +117,7 @@ def head_dim_of(tensors: list[TensorInfo], model: nn.Module) -> int | None:
 class Evidence:
     """What structure, shapes and names say of a model's tensors."""
 
-    def __init__(self, structure: Structure, *, head_dim: int | None, names_first: bool) -> None:
+    def __init__(self, structure: Structure, *, head_dim: int | None) -> None:
         self._structure = structure
         self._head_dim = head_dim
         self._order = (
@@ -129,8 +125,6 @@ class Evidence:
             ("shape", self._by_shape),
             ("name", self._by_name),
         )
-        if names_first:
-            self._order = self._order[::-1]
         self._offsets: dict[type[nn.Module], float] = {}
 
     def decide(self, place: Place) -> tuple[str, str] | None:
@@ -248,10 +242,6 @@ class Evidence:
         if not is_norm(place.owner):
             return None
         return names.norm_in_block(place.word, self._structure.norms_beside(place))
-
-
-def _is_reference(structure: Structure) -> bool:
-    return structure.modules[""]._modules.keys() == _REFERENCE
 
 
 def _declared_head_dim(model: nn.Module) -> int | None:

@@ -31,7 +31,7 @@ from completedp.training.slots import Slots, Trial
 from completedp.training.stacked import next_token_loss
 
 
-class _RandomTokens:
+class RandomTokens:
     """Stands where a token folder does: timing needs no text."""
 
     def __init__(self, vocab: int, windows: int, context: int) -> None:
@@ -109,7 +109,7 @@ def flops_per_token(config: ModelConfig, context: int) -> float:
     return 6.0 * weights + 6.0 * config.depth * context * d
 
 
-def _time(step: Callable[[], object], steps: int, device: torch.device) -> float:
+def step_seconds(step: Callable[[], object], steps: int, device: torch.device) -> float:
     """Median seconds of one step."""
 
     def wait() -> None:
@@ -151,7 +151,7 @@ def _one_at_a_time(
         optimizer.zero_grad(set_to_none=not graphs)
 
     if not graphs:
-        return _time(step, bench.steps, device)
+        return step_seconds(step, bench.steps, device)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -161,7 +161,7 @@ def _one_at_a_time(
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return _time(graph.replay, bench.steps, device)
+    return step_seconds(graph.replay, bench.steps, device)
 
 
 def _stack(
@@ -174,7 +174,7 @@ def _stack(
     device: torch.device,
     dtype: torch.dtype,
 ) -> tuple[float, float | None]:
-    data: Any = _RandomTokens(config.vocab, 4096, bench.context)
+    data: Any = RandomTokens(config.vocab, 4096, bench.context)
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
@@ -197,7 +197,7 @@ def _stack(
     slots.prepare()
     for slot in range(count):
         slots.fill(slot, Trial(plan=planned, seed=slot, steps=1000))
-    seconds = _time(slots.train_step, bench.steps, device)
+    seconds = step_seconds(slots.train_step, bench.steps, device)
     memory = torch.cuda.max_memory_allocated() - before if on_gpu else None
     return seconds, memory
 

@@ -48,7 +48,7 @@ OPTIONS = WorkerConfig(device="cpu")
 
 
 def quickstart(out: Path) -> dict[str, Any]:
-    """Run it all; returns, prints and reports what was found."""
+    """Run it all; returns what was found, and writes it to a page."""
     require_matplotlib()
     data = str(out / "data")
     _say("1/4 tokens from the standard library's sources")
@@ -69,12 +69,16 @@ def quickstart(out: Path) -> dict[str, Any]:
         runs = _at_target(out, data, store.study("kronecker"), tuned, modules)
         studies = {name: store.study(name) for name in TRIALS}
         confirmed = {name: study.get_note("best") or {} for name, study in studies.items()}
-        found = {"confirmed": confirmed, "target": runs, "speedup": speedup(runs)}
-        write_text_atomically(out / "result.json", json.dumps(found, indent=2) + "\n")
         page = out / "report.html"
         _report(page, studies, confirmed, tuned, modules, runs)
-    print(_sentence(runs))
-    print(f"report: {page}")
+    found = {
+        "sentence": sentence(runs),
+        "report": str(page),
+        "speedup": speedup(runs),
+        "target": {name: {"tokens": r["tokens"], "valid": r["valid"]} for name, r in runs.items()},
+        "confirmed": confirmed,
+    }
+    write_text_atomically(out / "result.json", json.dumps(found, indent=2) + "\n")
     return found
 
 
@@ -159,11 +163,13 @@ def _at_target(
     return runs
 
 
-def _sentence(runs: Mapping[str, Mapping[str, Any]]) -> str:
+def sentence(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """What happened, whichever way it went."""
     modules, tuned = _mean(runs["per module"]["valid"]), _mean(runs["global"]["valid"])
     gain, times = tuned - modules, speedup(runs)
     text = f"At the target: {modules:.4f} with per-module values, {tuned:.4f} with global ones"
+    if not math.isfinite(tuned):
+        return f"{text}: the global values diverge there."
     if not gain > 0:
         return f"{text}: the per-module values did not help there."
     ratio = LONGER.tokens / TARGET.tokens
@@ -185,7 +191,7 @@ def _report(
     runs: Mapping[str, Mapping[str, Any]],
 ) -> None:
     report = Report("completedp quickstart")
-    report.paragraph(_sentence(runs))
+    report.paragraph(sentence(runs))
     report.heading("The searches")
     report.paragraph(
         f"Base: {BASE}; text: the Python standard library's sources, as bytes. A dot is a trial, "

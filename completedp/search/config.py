@@ -6,8 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from completedp.theory.checks import check_number, check_path
+from completedp.theory.hparams import TUNABLE
 from completedp.training.config import Shape
 
+REACH = 4.0
+"""Octaves that a coordinate may go to either side of the start."""
 SpaceKind = Literal["global", "type", "paper", "kronecker", "full"]
 EngineName = Literal["recombine", "trust-region", "cma-es", "random", "paper-grid", "tpe", "gp"]
 
@@ -22,17 +25,9 @@ class StudyConfig:
     """Recipe file to start from, or `default`; trials are at its base scale."""
     space: SpaceKind = "kronecker"
     """How depth is handled: global, type, paper, kronecker (type x depth) or full."""
-    tunables: tuple[str, ...] = (
-        "lr",
-        "weight_decay",
-        "eps",
-        "one_minus_beta1",
-        "one_minus_beta2",
-        "init_std",
-        "residual",
-    )
+    tunables: tuple[str, ...] = TUNABLE
     """What is tuned."""
-    reach: float = 4.0
+    reach: float = REACH
     """Octaves a coordinate may go from its start."""
     target: tuple[str, ...] = ()
     """Where results are to be used, as ratios to the base (width=4,batch=4): bounds hold there."""

@@ -21,9 +21,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 
+from completedp.search.config import REACH, SpaceKind
 from completedp.search.engines import Bounds
 from completedp.theory.errors import CompletedpError
 from completedp.theory.hparams import TUNABLE, Hyperparameters
@@ -31,9 +33,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role
 from completedp.theory.scale import Scale
 
-KINDS = ("global", "type", "paper", "kronecker", "full")
-REACH = 4.0
-"""Octaves that a coordinate may go to either side of the start."""
+KINDS: tuple[str, ...] = get_args(SpaceKind)
 _OUTSIDE_BLOCKS = ("embedding", "position", "output_norm", "unembedding", "output_bias")
 _LARGEST_ONE_MINUS_BETA = 0.999
 

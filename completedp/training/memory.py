@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from completedp.training.stacked import StackedLoss
 
 MOST_SLOTS = {"cuda": 64, "cpu": 16}
-"""More do not pay: the device is busy (docs/benchmarks.md)."""
+"""Enough to keep the device busy; whether more would pay has not been measured."""
 _USED = 0.85
 """The part of free memory that is planned for; the rest is for kernels and fragments."""
 

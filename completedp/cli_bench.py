@@ -1,0 +1,80 @@
+"""The verbs of `completedp bench`: slots, search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from tyro.conf import OmitSubcommandPrefixes, subcommand
+
+from completedp.cli_output import print_json
+from completedp.evidence.config import BenchConfig, SearchBenchConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSlotsVerb(BenchConfig):
+    """Time many trials in slots against one at a time, side by side in one run."""
+
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Time and print."""
+        from completedp.evidence.bench import bench_slots, bench_text
+
+        fields = {name: getattr(self, name) for name in BenchConfig.__dataclass_fields__}
+        found = bench_slots(BenchConfig(**fields))
+        if self.json:
+            print_json(found)
+        else:
+            print(bench_text(found))
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSearchVerb(SearchBenchConfig):
+    """Compare search engines on landscapes whose truth is known."""
+
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Search and print."""
+        from completedp.evidence.bench_search import bench_search, bench_search_text
+        from completedp.training.progress import Reporter
+
+        fields = {name: getattr(self, name) for name in SearchBenchConfig.__dataclass_fields__}
+        reporters: list[Any] = []
+
+        def progress(done: int, total: int) -> None:
+            if not reporters:
+                reporters.append(Reporter("searches", total))
+            reporters[0].update(done, lambda: "")
+
+        try:
+            found = bench_search(SearchBenchConfig(**fields), progress)
+        finally:
+            for reporter in reporters:
+                reporter.__exit__()
+        if self.json:
+            print_json(found)
+        else:
+            print(bench_search_text(found))
+        return 0
+
+
+BenchAction = (
+    Annotated[BenchSlotsVerb, subcommand("slots", description=BenchSlotsVerb.__doc__)]
+    | Annotated[BenchSearchVerb, subcommand("search", description=BenchSearchVerb.__doc__)]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchVerb:
+    """Measure: slots against one trial at a time; search engines against the paper's."""
+
+    action: OmitSubcommandPrefixes[BenchAction]
+
+    def run(self) -> int:
+        """Do what was chosen."""
+        return self.action.run()
