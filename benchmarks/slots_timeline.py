@@ -58,7 +58,7 @@ def main(out: str) -> None:
         prepare_source("stdlib", folder, valid_fraction=0.01)
         data = TokenDataset(folder, "train", CONTEXT)
         slots = Watched(blank, COUNT, data, None, sequences=SEQUENCES, max_steps=300)
-        ended = list(slots.run(trials, stop=lambda trial, losses: trial.label % 8 == 6))
+        ended = list(slots.run(trials, stop=lambda running: [t.label % 8 == 6 for t, _ in running]))
     figure, panel = plt.subplots(figsize=(8.5, 2.6), layout="constrained")
     for outcome in ended:
         slot, start = slots.starts[outcome.trial.label]

@@ -1,5 +1,6 @@
 """Early stopping: on families of curves like real ones, what it stops and what it never does."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,9 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from completedp.search.stopping import AT_LEAST, RECENT, SMOOTHED_OVER, EarlyStop
+from completedp.search.stopping import AT_LEAST, LEARNT_FROM, RECENT, SMOOTHED_OVER, EarlyStop
 
 NOISE = 0.05
+NUMBERS = itertools.count()
+"""A number for each trial that no test asks about by its number."""
+POINT = np.zeros(3)
+"""Where trials are whose curves do not depend on it."""
 CHECK_EVERY = 20
 
 
@@ -56,13 +61,13 @@ def search(curves: Iterator[Curve], steps: int) -> Searched:
         done = 0
         while done < steps:
             done = min(steps, done + CHECK_EVERY)
-            if done < steps and rule.hopeless(curve.losses[:done].tolist()):
+            if done < steps and rule.hopeless([(number, curve.losses[:done])])[0]:
                 break
         seen, loss, status = curve.losses[:done], curve.end, "ok"
         if done < steps:
-            loss, status = rule.estimate(seen.tolist()), "stopped"
+            loss, status = rule.estimate(POINT, seen.tolist()), "stopped"
             found.estimates[number] = loss
-        rule.tell(seen.astype(np.float32), loss, status)
+        rule.tell(number, POINT, seen.astype(np.float32), loss, status)
         found.ends.append(curve.end)
         found.trained.append(done)
     return found
@@ -72,10 +77,15 @@ def whole(rule: EarlyStop, count: int, steps: int, end: float = 3.0) -> None:
     """Tell the rule of so many trainings that went to their end."""
     for seed in range(count):
         curve = parallel(end, steps, seed)
-        rule.tell(curve.losses, curve.end, "ok")
+        rule.tell(next(NUMBERS), POINT, curve.losses, curve.end, "ok")
 
 
-@pytest.mark.parametrize("steps", [100, 400])
+def hopeless(rule: EarlyStop, losses: list[float]) -> bool:
+    """Whether a trial that is first seen now is to be stopped."""
+    return rule.hopeless([(next(NUMBERS), losses)])[0]
+
+
+@pytest.mark.parametrize("steps", [160, 400])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_random_search_saves_steps_and_keeps_the_best(steps: int, seed: int) -> None:
     """Of 300 trials at least 30% of the steps are saved, and of the best tenth 1 at most."""
@@ -104,7 +114,7 @@ def test_an_estimate_of_a_known_shape_is_exact_to_noise() -> None:
     whole(rule, AT_LEAST, steps)
     for length in (50, 60, 100):
         bad = parallel(3.7, steps, seed=99)
-        assert rule.estimate(bad.losses[:length].tolist()) == pytest.approx(
+        assert rule.estimate(POINT, bad.losses[:length].tolist()) == pytest.approx(
             3.7, abs=4 * NOISE / math.sqrt(SMOOTHED_OVER)
         )
 
@@ -115,25 +125,25 @@ def test_nothing_is_stopped_before_enough_is_known() -> None:
     rule = EarlyStop(steps)
     terrible = parallel(50.0, steps).losses.tolist()
     whole(rule, AT_LEAST - 1, steps)
-    for _ in range(AT_LEAST):  # these say nothing of how curves end
-        rule.tell(terrible[:40], 50.0, "stopped")
-    assert not rule.hopeless(terrible[:60])
+    for _ in range(5):  # these say nothing of how curves end
+        rule.tell(next(NUMBERS), POINT, terrible[:40], 50.0, "stopped")
+    assert not hopeless(rule, terrible[:60])
     whole(rule, 1, steps)
-    assert rule.hopeless(terrible[:60])
+    assert hopeless(rule, terrible[:60])
 
 
 def test_judged_at_marks_alone() -> None:
-    """Before a quarter of its steps no trial is stopped, and from there the worse half is."""
+    """Before a quarter of its steps no trial is stopped, and from there the bad ones are."""
     steps = 400
     rule = EarlyStop(steps)
     for number in range(40):
         curve = parallel(3.0 + number / 10, steps, number)
-        rule.tell(curve.losses, curve.end, "ok")
+        rule.tell(next(NUMBERS), POINT, curve.losses, curve.end, "ok")
     bad, good = parallel(6.5, steps).losses.tolist(), parallel(3.5, steps).losses.tolist()
-    assert not rule.hopeless(bad[:99])
-    assert rule.hopeless(bad[:100])
-    assert rule.hopeless(bad[:300])
-    assert not any(rule.hopeless(good[:length]) for length in range(1, steps))
+    assert not hopeless(rule, bad[:99])
+    assert hopeless(rule, bad[:100])
+    assert hopeless(rule, bad[:300])
+    assert not any(hopeless(rule, good[:length]) for length in range(1, steps))
 
 
 def test_diverged_trials_change_nothing() -> None:
@@ -144,14 +154,14 @@ def test_diverged_trials_change_nothing() -> None:
     for seed in range(60):
         curve = parallel(3.0 + seed / 60, steps, seed)
         for each in (rule, other):
-            each.tell(curve.losses, curve.end, "ok")
+            each.tell(seed, POINT, curve.losses, curve.end, "ok")
         length = int(rng.integers(0, steps))
         wild = np.where(rng.random(length) < 0.5, 1e9, -1e9)
-        other.tell(wild, math.inf, "diverged")
+        other.tell(1000 + seed, POINT, wild, math.inf, "diverged")
     for end in np.linspace(2.5, 4.5, 20):
         losses = parallel(float(end), steps).losses[:60].tolist()
-        assert rule.hopeless(losses) == other.hopeless(losses)
-        assert rule.estimate(losses) == other.estimate(losses)
+        assert hopeless(rule, losses) == hopeless(other, losses)
+        assert rule.estimate(POINT, losses) == other.estimate(POINT, losses)
 
 
 @pytest.mark.parametrize("steps", [1, 5, SMOOTHED_OVER - 1, SMOOTHED_OVER])
@@ -160,7 +170,7 @@ def test_trainings_too_short_to_judge_are_left_alone(steps: int) -> None:
     rule = EarlyStop(steps)
     whole(rule, 2 * AT_LEAST, steps)
     terrible = parallel(50.0, steps).losses.tolist()
-    assert not any(rule.hopeless(terrible[:length]) for length in range(steps + 1))
+    assert not any(hopeless(rule, terrible[:length]) for length in range(steps + 1))
 
 
 def test_short_trainings_are_judged_once_there_is_a_mean() -> None:
@@ -169,10 +179,10 @@ def test_short_trainings_are_judged_once_there_is_a_mean() -> None:
     rule = EarlyStop(steps)
     whole(rule, AT_LEAST, steps)
     bad, good = parallel(3.5, steps).losses.tolist(), parallel(2.5, steps).losses.tolist()
-    assert not rule.hopeless(bad[: SMOOTHED_OVER - 1])
-    assert rule.hopeless(bad[:SMOOTHED_OVER])
-    assert not rule.hopeless(good[:SMOOTHED_OVER])
-    assert rule.estimate(bad[:SMOOTHED_OVER]) == pytest.approx(3.5, abs=4 * NOISE)
+    assert not hopeless(rule, bad[: SMOOTHED_OVER - 1])
+    assert hopeless(rule, bad[:SMOOTHED_OVER])
+    assert not hopeless(rule, good[:SMOOTHED_OVER])
+    assert rule.estimate(POINT, bad[:SMOOTHED_OVER]) == pytest.approx(3.5, abs=4 * NOISE)
 
 
 def test_the_bar_rises_as_the_search_improves() -> None:
@@ -181,10 +191,50 @@ def test_the_bar_rises_as_the_search_improves() -> None:
     rule = EarlyStop(steps)
     for seed in range(2 * RECENT):
         curve = parallel(3.0 + seed / (2 * RECENT), steps, seed)
-        rule.tell(curve.losses, curve.end + overfit, "ok")
+        rule.tell(next(NUMBERS), POINT, curve.losses, curve.end + overfit, "ok")
     middling = parallel(3.2, steps).losses[:60].tolist()
-    assert not rule.hopeless(middling)
-    assert rule.estimate(middling) == pytest.approx(3.2 + overfit, abs=NOISE)
+    assert not hopeless(rule, middling)
+    assert rule.estimate(POINT, middling) == pytest.approx(3.2 + overfit, abs=NOISE)
+    whole(rule, LEARNT_FROM, steps, end=2.5)
+    assert hopeless(rule, middling)
+    assert rule.estimate(POINT, middling) == pytest.approx(3.2, abs=NOISE)
+
+
+def test_each_is_judged_once() -> None:
+    """Passed as one of the better, a trial is left alone, whoever comes."""
+    steps = 400
+    rule = EarlyStop(steps)
+    whole(rule, RECENT, steps, end=3.0)
+    curve = parallel(2.8, steps).losses
+    assert rule.hopeless([(-1, curve[:100])]) == [False]
     whole(rule, RECENT, steps, end=2.5)
-    assert rule.hopeless(middling)
-    assert rule.estimate(middling) == pytest.approx(3.2, abs=NOISE)
+    assert rule.hopeless([(-1, curve[:180])]) == [False]
+    assert rule.hopeless([(-2, curve[:180])]) == [True]
+
+
+def test_those_that_run_are_compared_with_each_other() -> None:
+    """A round much better than all before it still loses its worse half."""
+    steps = 400
+    rule = EarlyStop(steps)
+    whole(rule, AT_LEAST, steps, end=5.0)
+    running = [(-1 - n, parallel(3.0 + n / 10, steps, n).losses[:100]) for n in range(RECENT)]
+    assert rule.hopeless(running) == [n >= RECENT / 2 for n in range(RECENT)]
+
+
+def test_estimates_know_where_curves_cross() -> None:
+    """Where a coordinate decides how far curves fall after the mark, the estimate follows it."""
+    steps, rng = 400, np.random.default_rng(0)
+    rule = EarlyStop(steps)
+    later = np.linspace(0, 1, steps) ** 2
+
+    def crossing(point: np.ndarray, seed: int) -> np.ndarray:
+        return parallel(3.0, steps, seed).losses - 0.5 * point[0] * later
+
+    for seed in range(300):
+        point = rng.normal(size=3)
+        curve = crossing(point, seed)
+        rule.tell(seed, point, curve, 3.0 - 0.5 * point[0], "ok")
+    for first in (-1.0, 1.0):
+        point = np.array([first, 0.0, 0.0])
+        found = rule.estimate(point, crossing(point, 999)[:100])
+        assert found == pytest.approx(3.0 - 0.5 * first, abs=0.2)

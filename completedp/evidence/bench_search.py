@@ -9,16 +9,21 @@ that the paper's search has after all its trials on the same landscape with the 
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from itertools import product
+from multiprocessing import get_context
 from typing import Any
 
 from completedp.evidence.config import SearchBenchConfig
 from completedp.search.engines import make_engine
 from completedp.search.landscapes import Landscape, simulate
+from completedp.search.surrogate import TRIALS, Surrogate
 
 PAPER = "trust-region"
 SHOWN = (100, 300, 1000)
@@ -28,6 +33,7 @@ EVERY = 10
 """Trials between two looks at the recommendation."""
 
 Job = tuple[str, str, int, int, int, int]
+SURROGATE = "surrogate"
 
 
 def bench_search(
@@ -36,12 +42,16 @@ def bench_search(
     """Every combination, in processes; the runs and their table."""
     jobs = [
         (name, kind, dims, in_flight, seed, config.trials)
-        for kind, dims, in_flight, name, seed in product(
-            config.landscapes, config.dimensions, config.in_flight, config.engines, config.seeds
+        for kind in config.landscapes
+        for dims, in_flight, name, seed in product(
+            (0,) if kind == SURROGATE else config.dimensions,
+            config.in_flight,
+            config.engines,
+            config.seeds,
         )
     ]
     runs = []
-    with ProcessPoolExecutor(config.processes) as pool:
+    with _one_thread_each(), ProcessPoolExecutor(config.processes, get_context("spawn")) as pool:
         for run in pool.map(_run, jobs):
             runs.append(run)
             if progress is not None:
@@ -49,10 +59,24 @@ def bench_search(
     return {"config": config.to_dict(), "table": _table(runs), "runs": runs}
 
 
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """For processes started inside: theirs are small products, which more threads make slower."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
 def _run(job: Job) -> dict[str, Any]:
     """One search: what is left of the gap, look by look."""
     name, kind, dimensions, in_flight, seed, trials = job
-    landscape = Landscape(kind, dimensions, seed)
+    landscape = _surrogate() if kind == SURROGATE else Landscape(kind, dimensions, seed)
     engine = make_engine(name, landscape.bounds, seed, **OPTIONS.get(name, {}))
     looks = list(range(EVERY, trials + 1, EVERY))
     began = time.perf_counter()
@@ -60,13 +84,19 @@ def _run(job: Job) -> dict[str, Any]:
     return {
         "engine": name,
         "kind": kind,
-        "dimensions": dimensions,
+        "dimensions": landscape.dimensions,
         "in_flight": in_flight,
         "seed": seed,
         "left": {look: landscape.remaining(t) for look, t in zip(looks, truths, strict=True)},
         "diverged": engine.diverged,
         "seconds": time.perf_counter() - began,
     }
+
+
+@cache
+def _surrogate() -> Surrogate:
+    """Fitted once a process, which takes seconds."""
+    return Surrogate.load(TRIALS)
 
 
 def _needed(left: dict[int, float], goal: float) -> float:

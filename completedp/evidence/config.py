@@ -128,14 +128,14 @@ class SearchBenchConfig:
         "recombine",
     )
     """Engines; the paper's is what others are measured by."""
-    landscapes: tuple[Literal["base", "cliff", "noisy", "tangled"], ...] = (
+    landscapes: tuple[Literal["base", "cliff", "noisy", "tangled", "surrogate"], ...] = (
         "base",
         "cliff",
         "noisy",
     )
-    """Kinds of synthetic landscape."""
+    """Kinds of synthetic landscape, and the surrogate of real trials."""
     dimensions: tuple[int, ...] = (20, 79)
-    """Numbers of coordinates."""
+    """Numbers of coordinates; the surrogate has its own."""
     in_flight: tuple[int, ...] = (16, 100)
     """Trials at once."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)

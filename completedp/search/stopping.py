@@ -1,9 +1,10 @@
-"""Stop early: a trial whose loss curve is among the worse half is not trained to its end.
+"""Stop early: a trial that lags behind the others at a quarter of its steps goes no further.
 
-At a quarter and at half of its steps a trial's smoothed loss is compared with those that recent
-trials had there. Measured on real training, the worse half at those points holds almost none of
-what turns out best, and its steps are better spent on new points. A stopped trial is told to the
-engine with the loss it would have ended at, had it fallen as finished trials did from there on.
+Its smoothed loss there is compared with those of the trials that passed the mark last, running ones
+included: a search improves, so older trials would be a low bar. The worse half is stopped. The
+engine is told the loss that a stopped trial would have ended at, from a regression of the finished
+trials' ends on their losses there and on their points: curves cross, and where they do is a matter
+of the hyperparameters.
 """
 
 from __future__ import annotations
@@ -14,51 +15,95 @@ from collections.abc import Sequence
 
 import numpy as np
 
-FRACTIONS = (0.25, 0.5)
-"""Of the steps, where trials are judged."""
+from completedp.search.trust_region import capped
+
+MARK = 0.25
+"""The part of its steps after which a trial is judged."""
+STOPPED = 0.5
+"""The part of the trials that is stopped there."""
 SMOOTHED_OVER = 20
 """Steps whose mean is compared: single batches are noise."""
-RECENT = 100
-"""Trials compared with; the search improves, and so must they."""
+RECENT = 30
+"""Trials compared with."""
+LEARNT_FROM = 300
+"""Finished trials that estimates come from."""
 AT_LEAST = 20
 """Trials to have been seen to their end before any is stopped."""
+RIDGE = 100.0
+"""Against a slope of the ends in each coordinate, in trials times octaves squared."""
+
+Losses = Sequence[float] | np.ndarray
 
 
 class EarlyStop:
-    """Judges running trials by the curves of earlier ones. A fold, as engines are."""
+    """Judges running trials by the curves of others."""
 
     def __init__(self, steps: int) -> None:
-        self._marks = sorted({max(SMOOTHED_OVER, round(f * steps)) for f in FRACTIONS})
-        self._marks = [mark for mark in self._marks if mark < steps]
-        self._there = {mark: deque[float](maxlen=RECENT) for mark in self._marks}
-        self._completed: deque[tuple[np.ndarray, float]] = deque(maxlen=RECENT)
+        self._mark = max(SMOOTHED_OVER, round(MARK * steps))
+        self._steps = steps
+        self._there: dict[int, float] = {}
+        """Smoothed losses of the last trials at the mark, by their numbers."""
+        self._judged: set[int] = set()
+        """Running trials that were let pass."""
+        self._completed: deque[tuple[np.ndarray, np.ndarray, float]] = deque(maxlen=LEARNT_FROM)
+        """Points, curves and ends."""
 
-    def tell(self, curve: Sequence[float] | np.ndarray, loss: float, status: str) -> None:
+    def tell(self, number: int, point: np.ndarray, curve: Losses, loss: float, status: str) -> None:
         """Learn from a finished trial; a diverged one says nothing of how good losses look."""
+        self._judged.discard(number)
         if status == "diverged":
+            self._there.pop(number, None)
             return
         curve = np.asarray(curve, dtype=np.float64)
-        for mark, seen in self._there.items():
-            if len(curve) >= mark:
-                seen.append(_smoothed(curve, mark))
+        self._pass(number, curve)
         if status == "ok" and math.isfinite(loss):
-            self._completed.append((curve, loss))
+            self._completed.append((point, curve, loss))
 
-    def hopeless(self, losses: Sequence[float]) -> bool:
-        """Whether a running trial is among the worse half at the last mark it has passed."""
-        if len(self._completed) < AT_LEAST:
-            return False
-        passed = [mark for mark in self._marks if len(losses) >= mark]
-        if not passed:
-            return False
-        return _smoothed(losses, passed[-1]) > float(np.median(self._there[passed[-1]]))
+    def hopeless(self, running: Sequence[tuple[int, Losses]]) -> list[bool]:
+        """Which of the running trials (numbers, losses so far) are to be stopped.
 
-    def estimate(self, losses: Sequence[float]) -> float:
+        Each is judged once, so those it is compared with do not get better meanwhile.
+        """
+        due = {
+            number: losses
+            for number, losses in running
+            if self._mark <= len(losses) < self._steps and number not in self._judged
+        }
+        for number, losses in due.items():
+            self._pass(number, losses)
+        self._judged |= due.keys()
+        if not due or len(self._completed) < AT_LEAST:
+            return [False] * len(running)
+        bar = np.quantile(list(self._there.values()), 1 - STOPPED)
+        return [number in due and _smoothed(losses, self._mark) > bar for number, losses in running]
+
+    def estimate(self, point: np.ndarray, losses: Losses) -> float:
         """The loss at which a trial that was stopped would have ended."""
         length = len(losses)
-        falls = [loss - _smoothed(curve, length) for curve, loss in self._completed]
-        return _smoothed(losses, length) + float(np.median(falls))
+        points = np.array([each for each, _, _ in self._completed])
+        then = np.array([_smoothed(curve, length) for _, curve, _ in self._completed])
+        ends = capped(np.array([end for _, _, end in self._completed]))
+        aside, away = point - points.mean(0), _smoothed(losses, length) - then.mean()
+        # As if one more had been as far away as this one and fallen as the others did: beyond them
+        # all a slope that they give is not to be trusted.
+        features = np.vstack(
+            [
+                np.column_stack([points - points.mean(0), then - then.mean()]),
+                np.append(np.zeros_like(aside), away),
+            ]
+        )
+        ridge = np.append(np.full(len(aside), RIDGE), 1e-12)
+        slopes = np.linalg.solve(
+            features.T @ features + np.diag(ridge), features.T @ np.append(ends - ends.mean(), away)
+        )
+        return float(ends.mean() + slopes @ np.append(aside, away))
+
+    def _pass(self, number: int, losses: Losses) -> None:
+        if len(losses) >= self._mark:
+            self._there[number] = _smoothed(losses, self._mark)
+            while len(self._there) > RECENT:
+                del self._there[next(iter(self._there))]
 
 
-def _smoothed(losses: Sequence[float] | np.ndarray, end: int) -> float:
+def _smoothed(losses: Losses, end: int) -> float:
     return float(np.mean(losses[max(0, end - SMOOTHED_OVER) : end]))

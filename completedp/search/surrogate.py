@@ -2,8 +2,8 @@
 
 Where synthetic landscapes are what we think training looks like, this is what some training did
 look like, cheap enough to search thousands of times. The process has a linear part, a quadratic
-part in each coordinate and a smooth rest; its sizes and the noise are those that make the trials
-most likely. Which points diverge is a logistic regression.
+part in each coordinate, a bowl that all share and a smooth rest; its sizes and the noise are those
+that make the trials most likely. Which points diverge is a logistic regression.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import numpy as np
 
 from completedp.search.engines import Bounds
 from completedp.search.landscapes import DIVERGED_COST
-from completedp.search.trust_region import Risk
+from completedp.search.trust_region import Risk, capped
 from completedp.theory.errors import CompletedpError
 
-_MOST = 2_000
+_MOST = 4_000
 """Trials kept; a Gaussian process takes the third power of their number."""
-_FITTED_ON = 500
+TRIALS = Path(__file__).parent / "data" / "trials.npz"
+"""Trials of `benchmarks/search_real.py`, shipped for `bench search`."""
+_FITTED_ON = 800
 """Trials by which the sizes of its parts are chosen."""
 
 
@@ -30,7 +32,8 @@ class _Sizes:
     """Standard deviations of the parts, in units of the losses' own, and the rest's reach."""
 
     linear: float = 1.0
-    quadratic: float = 1.0
+    quadratic: float = 0.2
+    bowl: float = 1.0
     rest: float = 0.5
     reach: float = 1.0
     noise: float = 0.3
@@ -38,11 +41,13 @@ class _Sizes:
     def kernel(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Covariances of the values at points a and b."""
         d = a.shape[1]
-        squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
+        a_squared, b_squared = (a**2).sum(1), (b**2).sum(1)
+        squares = a_squared[:, None] + b_squared - 2 * a @ b.T
         return (
             1.0
             + self.linear**2 * a @ b.T / d
             + self.quadratic**2 * a**2 @ (b**2).T / d
+            + self.bowl**2 * np.outer(a_squared / d, b_squared / d)
             + self.rest**2 * np.exp(-np.maximum(squares, 0.0) / (2 * d * self.reach**2))
         )
 
@@ -63,9 +68,9 @@ class Surrogate:
         self._risk = Risk.fit(points, ~finite) if diverged >= 5 else None
         kept = np.flatnonzero(finite)[-_MOST:]
         self._unit = float((points[kept] - bounds.start).std()) or 1.0
-        x = self._scaled(points[kept])
-        self._mean, self._spread = float(losses[kept].mean()), float(losses[kept].std()) or 1.0
-        y = (losses[kept] - self._mean) / self._spread
+        x, losses = self._scaled(points[kept]), capped(losses[kept])
+        self._mean, self._spread = float(losses.mean()), float(losses.std()) or 1.0
+        y = (losses - self._mean) / self._spread
         self._sizes = _most_likely(x, y)
         factor = np.linalg.cholesky(_covariance(self._sizes, x))
         self._x, self._alpha = x, np.linalg.solve(factor.T, np.linalg.solve(factor, y))
@@ -133,6 +138,7 @@ class Surrogate:
         slope = (
             s.linear**2 * self._x.T @ self._alpha / d
             + s.quadratic**2 * 2 * x * ((self._x**2).T @ self._alpha) / d
+            + s.bowl**2 * 2 * x * ((self._x**2).sum(1) @ self._alpha) / d**2
             + s.rest**2 * ((self._x - x) * near[:, None]).sum(0) / (d * s.reach**2)
         )
         return slope / max(float(np.linalg.norm(slope)), 1e-12)
@@ -158,7 +164,7 @@ def _most_likely(x: np.ndarray, y: np.ndarray) -> _Sizes:
     best = _Sizes()
     lowest = unlikely(best)
     for _ in range(3):
-        for name in ("linear", "quadratic", "rest", "reach", "noise"):
+        for name in ("linear", "quadratic", "bowl", "rest", "reach", "noise"):
             for factor in (0.25, 0.5, 0.7, 1.4, 2.0, 4.0):
                 tried = replace(best, **{name: getattr(best, name) * factor})
                 cost = unlikely(tried)

@@ -179,9 +179,7 @@ class _Quadratic:
     def fit(cls, points: np.ndarray, losses: np.ndarray) -> _Quadratic:
         n, d = points.shape
         mean, scale = points.mean(0), max(float(points.std(0).mean()), 1e-9)
-        # A run that went badly says little about the bottom of the bowl: far is as good as farther.
-        middle = np.median(losses)
-        losses = np.minimum(losses, middle + 3.0 * (middle - np.quantile(losses, 0.1)) + 1e-12)
+        losses = capped(losses)
         unit, level = losses.std() + 1e-12, losses.mean()
         u = (points - mean) / scale
         # The second column is a curvature that all coordinates share, which few trials suffice for.
@@ -250,6 +248,12 @@ class Risk:
 
     def predict(self, points: np.ndarray) -> np.ndarray:
         return _logistic(self.weights[0] + (points - self.mean) / self.scale @ self.weights[1:])
+
+
+def capped(losses: np.ndarray) -> np.ndarray:
+    """Losses for a fit: how badly a bad run went says little about the bottom of the bowl."""
+    middle = np.median(losses)
+    return np.minimum(losses, middle + 3.0 * (middle - np.quantile(losses, 0.1)) + 1e-12)
 
 
 def _logistic(x: np.ndarray) -> np.ndarray:

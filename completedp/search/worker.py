@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -45,7 +45,7 @@ class Fold:
         for trial in self.study.finished_since(self.seen, curves=self.stopping is not None):
             self.engine.tell(trial.number, trial.point, trial.loss)
             if self.stopping is not None and trial.curve is not None:
-                self.stopping.tell(trial.curve, trial.loss, trial.status)
+                self.stopping.tell(trial.number, trial.point, trial.curve, trial.loss, trial.status)
             self.seen = trial.sequence + 1
 
     def propose(self, number: int) -> tuple[np.ndarray, int]:
@@ -106,8 +106,10 @@ def work(
                 else:
                     yield trial
 
-        def stop(trial: Trial, losses: list[float]) -> bool:
-            return fold.stopping is not None and fold.stopping.hopeless(losses)
+        def stop(running: Sequence[tuple[Trial, list[float]]]) -> list[bool]:
+            if fold.stopping is None:
+                return [False] * len(running)
+            return fold.stopping.hopeless([(t.label.number, losses) for t, losses in running])
 
         def progress(steps: int) -> None:
             done.steps += steps
@@ -136,7 +138,10 @@ def _finish(study: Study, fold: Fold, outcome: Outcome) -> None:
     fold.catch_up()
     loss, result = outcome.valid_loss, None
     if outcome.status == "stopped" and fold.stopping is not None:
-        loss, result = fold.stopping.estimate(outcome.losses), {"estimated": True}
+        loss, result = (
+            fold.stopping.estimate(outcome.trial.label.point, outcome.losses),
+            {"estimated": True},
+        )
     loss = math.inf if loss is None else loss
     study.finish(
         outcome.trial.label,

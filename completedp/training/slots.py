@@ -161,13 +161,14 @@ class Slots:
         self,
         trials: Iterable[Trial],
         *,
-        stop: Callable[[Trial, list[float]], bool] | None = None,
+        stop: Callable[[list[tuple[Trial, list[float]]]], Sequence[bool]] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[Outcome]:
         """Train every trial; outcomes come as they end, in no order.
 
-        `stop` is shown a trial's losses so far now and then; True ends it early. `progress` is told
-        how many steps of trials were done since it was last called.
+        `stop` is shown the running trials with their losses so far now and then, and says of each
+        whether to end it early. `progress` is told how many steps of trials were done since it was
+        last called.
         """
         waiting = iter(trials)
         again: deque[Trial] = deque()
@@ -208,8 +209,10 @@ class Slots:
                     ended[slot] = "diverged"
                 elif len(curves[slot]) == trial.steps:
                     ended[slot] = "ok"
-                elif stop is not None and stop(trial, curves[slot]):
-                    ended[slot] = "stopped"
+            if stop is not None:
+                going = [slot for slot in running if slot not in ended]
+                stopped = stop([(running[slot], curves[slot]) for slot in going])
+                ended |= {s: "stopped" for s, ends in zip(going, stopped, strict=True) if ends}
             for slot, status in ended.items():
                 losses, trial = curves.pop(slot), running.pop(slot)
                 if status == "diverged":
