@@ -207,6 +207,16 @@ def _pyplot() -> Any:
     return plt
 
 
+def new_figure(columns: int) -> tuple[Any, Any]:
+    """A figure with panels side by side, for scripts that draw their own."""
+    return _pyplot().subplots(1, columns, figsize=(4.8 * columns, 3.4), layout="constrained")
+
+
+def svg_text(figure: Any) -> str:
+    """A figure as SVG; it is closed."""
+    return _svg(_pyplot(), figure)
+
+
 def _svg(plt: Any, figure: Any) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
