@@ -27,6 +27,7 @@ from completedp.search.config import StudyConfig, WorkerConfig
 from completedp.search.ladder import measure
 from completedp.search.objective import Objective
 from completedp.search.run import best, open_study, run_study
+from completedp.search.stopping import MARK, SMOOTHED_OVER
 from completedp.search.store import Store, Study
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -72,13 +73,20 @@ def recommended(study: Study, objective: Objective, after: int) -> np.ndarray:
 
 
 def export(studies: list[Study], path: Path) -> None:
-    """Whole and diverged trials of the per-module searches, for the surrogate."""
-    rows = [row for s in studies for row in s.trials(curves=False) if row.status != "stopped"]
+    """Whole and diverged trials of the per-module searches, for the surrogate.
+
+    With the smoothed losses at a quarter of their steps, for benchmarks/stop_early.py.
+    """
+    rows = [row for s in studies for row in s.trials(curves=True) if row.status != "stopped"]
     of_space = studies[0].spec["space"]
+    mark = round(MARK * max(row.steps or 0 for row in rows))
+    curves = [row.curve if row.curve is not None else () for row in rows]
+    passed = [np.mean(c[mark - SMOOTHED_OVER : mark]) if len(c) >= mark else np.nan for c in curves]
     np.savez_compressed(
         path,
         points=np.array([row.point for row in rows], dtype=np.float16),
         losses=np.array([row.loss for row in rows], dtype=np.float32),
+        quarter=np.array(passed, dtype=np.float32),
         coordinates=np.array(of_space["coordinates"]),
         **{name: np.array(of_space[name], dtype=np.float32) for name in ("low", "high", "start")},
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers import error_of
 
+from completedp.evidence import bench_search
 from completedp.search.engines import make_engine
 from completedp.search.landscapes import Landscape, simulate
 from completedp.search.surrogate import Surrogate
@@ -93,3 +94,10 @@ def test_it_is_read_from_a_file(surrogate: Surrogate, tmp_path: Path) -> None:
     assert "no.npz" in error_of(Surrogate.load, tmp_path / "no.npz")
     assert "gone.npz" in error_of(Surrogate.load, tmp_path / "gone.npz")
     assert "too few" in error_of(Surrogate, points[:20], losses[:20], KNOWN.bounds)
+
+
+def test_the_shipped_trials_make_a_landscape_to_search() -> None:
+    """`bench search` runs on them in their own dimensions, and a search there gets better."""
+    run = bench_search._run(("recombine", "surrogate", 0, 16, 0, 100))
+    assert run["dimensions"] == 91
+    assert run["left"][100] < 90
