@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -324,12 +325,6 @@ def with_extra() -> nn.Module:
     return model
 
 
-def without_buffer() -> nn.Module:
-    model = make_model()
-    del model.residual_multipliers
-    return model
-
-
 @pytest.mark.parametrize(
     ("model", "target", "said"),
     [
@@ -338,10 +333,7 @@ def without_buffer() -> nn.Module:
         (lambda: make_model(128), scale(), ["width", "128", "64"]),
         (tied, scale(), ["unembedding.weight", "embedding.weight", "tied", "untie"]),
         (lambda: make_model(head_dim=32), scale(), ["head_dim", "32", "16", "heads"]),
-        (lambda: make_model(mlp="swiglu"), scale(), ["mlp_gate", "Recipe.for_model"]),
-        (lambda: make_model(bias=True), scale(), ["qkv_bias", "Recipe.for_model"]),
         (with_extra, scale(), ["extra_gain", "[3]", "overrides", "mlp_norm"]),
-        (without_buffer, scale(), ["residual_multipliers", "Transformer"]),
         (make_model, scale(batch=10 * BASE["batch"]), ["beta1", "0.9", "10"]),
     ],
 )
@@ -526,13 +518,6 @@ def test_initialise_on_the_meta_device_is_an_error() -> None:
     assert "to_empty" in message
 
 
-def test_completep_needs_an_output_multiplier() -> None:
-    """A model that cannot multiply its logits is refused under CompleteP, in one line."""
-    found = make_plan(make_recipe(parameterisation="completep"), device="cpu")
-    del found.model.output_multiplier
-    assert "output_multiplier" in error_of(found.initialise)
-
-
 @pytest.mark.parametrize(
     ("coordinate", "value"), [("one_minus_beta1/global", 4.0), ("one_minus_beta2/type/qkv", 5.0)]
 )
@@ -624,3 +609,87 @@ def test_for_model_drops_no_choice() -> None:
     rules = Rules(parameterisation="completep")
     recipe = Recipe.for_model(make_model(device="meta"), BASE_SCALE, rules=rules, alpha=0.5)
     assert (recipe.rules.parameterisation, recipe.rules.alpha) == ("completep", 0.5)
+
+
+TUNED = {"lr/type/qkv": 2.0, "lr/type/mlp_in": -1.0, "lr/layer/mlp_out/1": 1.0, "eps/type/qkv": 3.0}
+
+
+def test_a_type_the_recipe_does_not_know_gets_its_roles_values() -> None:
+    """A gate is a hidden weight: the mean in log2 of the hidden weights' values, and marked so."""
+    model = make_model(128, 2, mlp="swiglu", device="meta")
+    with pytest.warns(UserWarning, match=r"mlp_gate.*marked ~.*for_model"):
+        found = plan(model, make_recipe(TUNED), scale(width=128))
+    gate, known = found["blocks.0.mlp.gate.weight"], found["blocks.0.mlp.up.weight"]
+    assert gate.borrowed
+    assert not known.borrowed
+    assert gate.width_ratio == 2.0
+    # Of qkv, attn_out, mlp_in and mlp_out: 2 + 0 - 1, and 1 in the first layer; then the rule.
+    assert gate.lr == pytest.approx(2**-7 * 2 ** ((2 - 1 + 1) / 4) / 2)
+    assert found["blocks.1.mlp.gate.weight"].lr == pytest.approx(2**-7 * 2 ** (1 / 4) / 2)
+    assert gate.eps == pytest.approx(gate.base["eps"] / 2)
+    assert gate.base["eps"] == pytest.approx(1e-8 * 2 ** (3 / 4))
+    assert "(role)" in gate.explain("lr")
+    marked = [line for line in str(found).splitlines() if " ~ " in line]
+    assert marked
+    assert all("mlp.gate" in line for line in marked)
+
+
+def test_a_type_of_a_role_that_the_recipe_has_none_of_gets_the_global_value() -> None:
+    """A recipe for a model without biases knows no role for one: the value, by its rule."""
+    model = make_model(128, 2, bias=True, device="meta")
+    with pytest.warns(UserWarning, match="qkv_bias"):
+        found = plan(model, make_recipe(TUNED), scale(width=128))
+    assert found["blocks.0.attn.qkv.bias"].base["lr"] == 2**-7
+    assert found["blocks.0.attn.qkv.bias"].borrowed
+
+
+class _Experts(nn.Module):
+    """A feed-forward layer of experts, one of them shared by all tokens and larger."""
+
+    def __init__(self, width: int, hidden: int, shared: int) -> None:
+        super().__init__()
+
+        def expert(size: int) -> nn.ModuleDict:
+            up, down = nn.Linear(width, size), nn.Linear(size, width)
+            return nn.ModuleDict({"up_proj": up, "down_proj": down})
+
+        self.gate = nn.Linear(width, 3, bias=False)
+        self.experts = nn.ModuleList(expert(hidden) for _ in range(3))
+        self.shared_expert = expert(shared)
+
+
+def moe(width: int, hidden: int, shared: int, depth: int = 2) -> nn.Module:
+    model = make_model(width, depth, device="meta")
+    with torch.device("meta"):
+        for block in model.blocks:
+            block.mlp = _Experts(width, hidden, shared)
+    return model
+
+
+def test_experts_of_several_widths_scale_by_their_own(tmp_path: Path) -> None:
+    """Routed and shared experts' ratios are to their own base widths, also from a saved recipe."""
+    recipe = cdp.Recipe.for_model(moe(64, 32, 128), scale(), lr=2**-7)
+    assert recipe.widths["mlp_out@blocks.*.mlp.experts.*.down_proj.weight"] == 32
+    recipe.save(tmp_path / "moe.json")
+    assert cdp.Recipe.load(tmp_path / "moe.json") == recipe
+    found = plan(moe(128, 96, 256, depth=4), recipe, scale(width=128, depth=4))
+    ratios = {t.name: t.width_ratio for t in found.tensors}
+    assert ratios["blocks.3.mlp.experts.2.down_proj.weight"] == 3.0
+    assert ratios["blocks.3.mlp.shared_expert.down_proj.weight"] == 2.0
+    assert ratios["blocks.3.mlp.shared_expert.up_proj.weight"] == 2.0
+    assert ratios["blocks.3.mlp.gate.weight"] == 2.0
+
+
+def test_depth_that_would_count_twice_is_warned_of() -> None:
+    """GPT-2's 1/sqrt(2 depth) in the weights, with residual multipliers: say plan.initialise()."""
+    recipe, target = make_recipe(), scale(depth=4)
+    model = make_plan(recipe, width=64, depth=4, device="cpu").model
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2:
+                shrunk = name.endswith(("attn.out.weight", "mlp.down.weight"))
+                parameter.normal_(std=0.02 / math.sqrt(8) if shrunk else 0.02)
+    with pytest.warns(UserWarning, match=r"1/sqrt\(2 x 4\).*plan.initialise"):
+        found = plan(model, recipe, target)
+    found.initialise()
+    plan(model, recipe, target)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from completedp.apply.classify import canonical_name, unwrapped
+from completedp.apply.classify import canonical_name
 from completedp.theory.errors import CompletedpError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def draw(tensor: TensorPlan, seed: int) -> Tensor:
 
 @torch.no_grad()
 def initialise(plan: Plan, seed: int) -> None:
-    """Fill the plan's model in place: parameters, residual and output multipliers."""
+    """Fill the parameters of the plan's model in place."""
     parameters = {canonical_name(n): p for n, p in plan.model.named_parameters()}
     for tensor in plan.tensors:
         parameter = parameters[tensor.name]
@@ -36,16 +36,3 @@ def initialise(plan: Plan, seed: int) -> None:
                 'call model.to_empty(device="cpu") (or "cuda") before plan.initialise()'
             )
         parameter.copy_(draw(tensor, seed))
-    model = unwrapped(plan.model)
-    for name, value in (
-        ("residual_multipliers", plan.residual_multipliers),
-        ("output_multiplier", plan.output_multiplier),
-    ):
-        buffer = getattr(model, name, None)
-        if isinstance(buffer, Tensor):
-            buffer.copy_(torch.tensor(value, dtype=torch.float64))
-        elif name == "output_multiplier" and value != 1.0:
-            raise CompletedpError(
-                f"{type(model).__name__} has no output_multiplier buffer for its logits, which "
-                f"{plan.recipe.rules.parameterisation} needs; use completedp"
-            )

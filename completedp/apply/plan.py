@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,26 +20,18 @@ from completedp.apply.classify import (
     classify,
     depth_of,
     head_dim_of,
-    unwrapped,
 )
+from completedp.apply.multipliers import Wanted, Way, attach, choose_ways, ends, fold
 from completedp.apply.table import render
 from completedp.theory.errors import CompletedpError
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
-from completedp.theory.roles import BRANCHES, Role, is_bias
+from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role, is_bias
 from completedp.theory.rules import power
 from completedp.theory.scale import Ratios, Scale
 
 Trace = tuple[tuple[str, float], ...]
 """Named factors; their product is the value."""
-
-# The tensors that end a residual branch: what they add is multiplied by its residual multiplier.
-_ENDS_BRANCH = {
-    "attn_out": "attn",
-    "attn_out_bias": "attn",
-    "mlp_out": "mlp",
-    "mlp_out_bias": "mlp",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +50,13 @@ class TensorPlan:
     beta1: float
     beta2: float
     multiplier: float
-    """What its output is multiplied by in the forward pass."""
+    """What its output is multiplied by in the forward pass; 1 where that is folded into it."""
     base: Mapping[str, float]
     """The same values on the base model, for the same type at the same relative depth."""
     trace: Mapping[str, Trace]
     """For each value, the factors it came from."""
+    borrowed: bool
+    """Whether the recipe knows its role alone, and not its type."""
 
     @property
     def name(self) -> str:
@@ -93,6 +89,7 @@ class Plan:
         target: Scale,
         tensors: list[TensorPlan],
         residual_multipliers: list[tuple[float, float]],
+        ways: Mapping[str, Way],
     ) -> None:
         self.model = model
         self.recipe = recipe
@@ -101,11 +98,29 @@ class Plan:
         self.tensors = tensors
         self.residual_multipliers = residual_multipliers
         """Of every block: the attention branch's and the feed-forward branch's."""
+        self.ways = ways
+        """How the multipliers of `attn`, `mlp` and `output` are carried: buffer, fold or hook."""
 
     @property
     def output_multiplier(self) -> float:
         """Forward multiplier of the unembedding; 1 but under CompleteP."""
         return next((t.multiplier for t in self.tensors if t.info.role is Role.OUTPUT_WEIGHT), 1.0)
+
+    @property
+    def buffers(self) -> dict[str, Any]:
+        """What the model's multiplier buffers, where it has them, are set to."""
+        return {
+            "residual_multipliers": [
+                [
+                    value if self.ways[branch] == "buffer" else 1.0
+                    for branch, value in zip(BRANCHES, pair, strict=True)
+                ]
+                for pair in self.residual_multipliers
+            ],
+            "output_multiplier": (
+                self.output_multiplier if self.ways["output"] == "buffer" else 1.0
+            ),
+        }
 
     def __getitem__(self, name: str) -> TensorPlan:
         """The plan of one tensor, by its name."""
@@ -116,12 +131,21 @@ class Plan:
         raise CompletedpError(f"the plan has no tensor {name!r}")
 
     def initialise(self, seed: int = 0) -> None:
-        """Draw every parameter and set the multipliers, in place.
+        """Draw every parameter and attach the multipliers, in place.
 
         The draw depends on the seed and the tensor's name alone: not on the device, the order of
         the parameters, or who else is there.
         """
         initialise.initialise(self, seed)
+        self.attach()
+
+    def attach(self) -> None:
+        """Set the model's multipliers: its buffers, and hooks where branches end in norms.
+
+        `initialise` does it too. A model that is loaded instead needs it where its multipliers are
+        carried by hooks, which no checkpoint holds.
+        """
+        attach(self)
 
     def param_groups(self) -> list[dict[str, Any]]:
         """Groups for `torch.optim.AdamW`: tensors with equal values share one."""
@@ -141,6 +165,7 @@ class Plan:
             "rules": self.recipe.rules.to_dict(),
             "residual_multipliers": [list(pair) for pair in self.residual_multipliers],
             "output_multiplier": self.output_multiplier,
+            "multipliers": dict(self.ways),
             "tensors": [_tensor_dict(tensor) for tensor in self.tensors],
         }
 
@@ -156,10 +181,17 @@ def plan(
     target: Scale,
     *,
     overrides: Mapping[str, str] | None = None,
+    multipliers: Wanted = "auto",
 ) -> Plan:
-    """Work out every tensor's values. The model may be on the meta device and is not touched."""
+    """Work out every tensor's values. The model may be on the meta device and is not touched.
+
+    `overrides` are as for `classify`. `multipliers` says how residual multipliers are carried: by
+    buffers that the model has, folded into the last weights of a branch, or by forward hooks;
+    `auto` takes the first of these that the model allows.
+    """
     tensors = classify(model, overrides)
     _check_model(model, tensors, recipe, target)
+    ways = choose_ways(model, tensors, multipliers)
     ratios = target / recipe.base
     rules, hyperparameters = recipe.rules, recipe.hyperparameters
 
@@ -175,9 +207,17 @@ def plan(
             if exponent
         )
 
+    borrowed = _borrowed(tensors, recipe)
+
     @cache
     def base_terms(tunable: str, module_type: str, layer: int | None) -> Trace:
-        found = hyperparameters.multipliers(tunable, module_type, layer, target.depth)
+        of_role = borrowed.get(module_type, ())
+        if not of_role:
+            found = hyperparameters.multipliers(tunable, module_type, layer, target.depth)
+        else:
+            each = [hyperparameters.multipliers(tunable, t, layer, target.depth) for t in of_role]
+            found = {name: statistics.geometric_mean(f[name] for f in each) for name in each[0]}
+            found["role"] = found.pop("type")
         return (("value", hyperparameters.values.of(tunable)), *found.items())
 
     def residual(branch: str, layer: int) -> Trace:
@@ -191,9 +231,13 @@ def plan(
         return terms + rule
 
     def tensor_plan(info: TensorInfo) -> TensorPlan:
-        width_ratio = info.width / recipe.widths[info.type]
-        if info.role in (Role.QK_NORM, Role.OUTPUT_BIAS):  # their length is no width
+        base_width = recipe.base_width(info.type, info.name)
+        # What the base model had none of grows as its width does; so do vectors whose length is
+        # no width.
+        if base_width is None or info.role in (Role.QK_NORM, Role.OUTPUT_BIAS):
             width_ratio = ratios.width
+        else:
+            width_ratio = info.width / base_width
         base, trace, value = {}, {}, {}
         for tunable in TUNABLE[:-1]:  # residual multipliers are not a tensor's own
             name = tunable.removeprefix("one_minus_")
@@ -223,8 +267,8 @@ def plan(
                 )
             trace[name] = _collapse(terms + scaling)
         trace["multiplier"] = _collapse(
-            residual(_ENDS_BRANCH[info.type], info.layer)
-            if info.type in _ENDS_BRANCH and info.layer
+            residual(branch, info.layer)
+            if (branch := ends(info)) in BRANCHES and info.layer
             else rule_terms(info.role, "multiplier", width_ratio)
         )
         if not info.role.is_matrix:
@@ -237,6 +281,7 @@ def plan(
             multiplier=_product(trace["multiplier"]),
             base=base,
             trace=trace,
+            borrowed=info.type in borrowed,
             **value,
         )
 
@@ -244,8 +289,11 @@ def plan(
         (_product(residual("attn", layer)), _product(residual("mlp", layer)))
         for layer in range(1, target.depth + 1)
     ]
-    planned = [tensor_plan(info) for info in tensors]
-    return Plan(model, recipe, target, planned, residual_multipliers)
+    if any(value != 1.0 for pair in residual_multipliers for value in pair):
+        _warn_of_own_depth_scaling(model, tensors, target.depth)
+    independent = rules.weight_decay == "independent"
+    planned = [fold(tensor_plan(info), ways, independent) for info in tensors]
+    return Plan(model, recipe, target, planned, residual_multipliers, ways)
 
 
 def _check_model(
@@ -259,26 +307,48 @@ def _check_model(
             raise CompletedpError(
                 f"the model has width {tensor.width} and the target says {target.width}"
             )
-        if tensor.type not in recipe.widths:
-            raise CompletedpError(
-                f"the recipe is of a different model family: it knows no module type "
-                f"{tensor.type!r} ({tensor.name}), only {', '.join(recipe.widths)}; "
-                "make one for this model with Recipe.for_model"
-            )
     head_dim = head_dim_of(tensors, model)
     if recipe.head_dim is not None and head_dim is not None and head_dim != recipe.head_dim:
         raise CompletedpError(
             f"head_dim is {head_dim} and was {recipe.head_dim} at base: the rules hold when width "
             "grows by more heads of the same size"
         )
-    inner = unwrapped(model)
-    multipliers = getattr(inner, "residual_multipliers", None)
-    wanted = (depth, len(BRANCHES))
-    if depth and not (isinstance(multipliers, torch.Tensor) and multipliers.shape == wanted):
-        raise CompletedpError(
-            f"{type(inner).__name__} has no residual_multipliers buffer of shape "
-            f"{list(wanted)} that its forward pass multiplies its branches by"
+
+
+def _warn_of_own_depth_scaling(model: nn.Module, tensors: list[TensorInfo], depth: int) -> None:
+    """GPT-2 draws the last weights of its branches 1/sqrt(2 depth) times smaller."""
+    parameters = {canonical_name(name): p for name, p in model.named_parameters()}
+    first = {t.type: parameters[t.name] for t in tensors if t.layer == 1}
+    for reads, ends_branch in (("qkv", "attn_out"), ("mlp_in", "mlp_out")):
+        pair = [first.get(reads), first.get(ends_branch)]
+        if any(p is None or p.is_meta or type(p) is not nn.Parameter for p in pair):
+            return
+        wide, end = (float(p.detach().float().std()) for p in pair if p is not None)
+        if not wide or not math.isclose(end / wide, (2 * depth) ** -0.5, rel_tol=0.03):
+            return
+    warnings.warn(
+        f"the model's own initialisation shrinks the last weights of its branches by "
+        f"1/sqrt(2 x {depth}), so with the planned residual multipliers depth would count twice: "
+        "call plan.initialise(), which replaces it",
+        stacklevel=3,
+    )
+
+
+def _borrowed(tensors: list[TensorInfo], recipe: Recipe) -> dict[str, list[str]]:
+    """Module types that the recipe does not know, with the types of their role that it does."""
+    missing = dict.fromkeys(t.type for t in tensors if t.type not in recipe.types)
+    found = {
+        module_type: [t for t in recipe.types if MODULE_TYPES[t] is MODULE_TYPES[module_type]]
+        for module_type in missing
+    }
+    if found:
+        warnings.warn(
+            f"the recipe knows no module type {', '.join(found)}: these get the mean of their "
+            "role's values, marked ~ in the table; for values of their own tune a base-sized copy "
+            "of this model, from Recipe.for_model",
+            stacklevel=3,
         )
+    return found
 
 
 def _check_beta(name: str, beta: float, info: TensorInfo) -> None:
@@ -308,6 +378,6 @@ def _tensor_dict(tensor: TensorPlan) -> dict[str, Any]:
     plain = asdict(tensor.info) | {"role": str(tensor.info.role), "shape": list(tensor.info.shape)}
     names = ("width_ratio", "init_std", "init_value", "lr", "weight_decay", "eps")
     plain |= {name: getattr(tensor, name) for name in (*names, "beta1", "beta2", "multiplier")}
-    plain["base"] = dict(tensor.base)
+    plain |= {"borrowed": tensor.borrowed, "base": dict(tensor.base)}
     plain["trace"] = {k: [list(term) for term in v] for k, v in tensor.trace.items()}
     return plain

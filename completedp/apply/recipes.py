@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from completedp.apply.classify import classify, depth_of, head_dim_of
+from completedp.apply.classify import TensorInfo, classify, depth_of, head_dim_of
 from completedp.theory.errors import CompletedpError
 from completedp.theory.hparams import Hyperparameters, Values
-from completedp.theory.recipe import Recipe
+from completedp.theory.recipe import Recipe, numberless
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
 
@@ -26,13 +26,7 @@ def recipe_for_model(
         raise CompletedpError(
             f"the base model has {depth_of(tensors)} blocks and the base scale says {base.depth}"
         )
-    widths: dict[str, int] = {}
-    for tensor in tensors:
-        if widths.setdefault(tensor.type, tensor.width) != tensor.width:
-            raise CompletedpError(
-                f"tensors of type {tensor.type} differ in width: {widths[tensor.type]} and "
-                f"{tensor.width} ({tensor.name}); give them types of their own with overrides"
-            )
+    widths = _widths(tensors)
     if widths.get("embedding", base.width) != base.width:
         raise CompletedpError(
             f"the base model has width {widths['embedding']} and the base scale says {base.width}"
@@ -52,3 +46,22 @@ def recipe_for_model(
         rules=rules,
         **options,
     )
+
+
+def _widths(tensors: list[TensorInfo]) -> dict[str, int]:
+    """The width of every type; where its tensors differ (experts that are shared, and not), also
+    that of each kind, `type@name`, by its name with block and expert left open."""
+    widths: dict[str, int] = {}
+    kinds: dict[str, dict[str, int]] = {}
+    for tensor in tensors:
+        widths.setdefault(tensor.type, tensor.width)
+        kind = kinds.setdefault(tensor.type, {})
+        if kind.setdefault(numberless(tensor.name), tensor.width) != tensor.width:
+            raise CompletedpError(
+                f"{tensor.name} has width {tensor.width}, and the same tensor of another block "
+                f"{kind[numberless(tensor.name)]}: the rules are for blocks that are alike"
+            )
+    for module_type, kind in kinds.items():
+        if len(set(kind.values())) > 1:
+            widths |= {f"{module_type}@{name}": width for name, width in kind.items()}
+    return widths

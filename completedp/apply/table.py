@@ -11,6 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from completedp.theory.roles import BRANCHES
+
 if TYPE_CHECKING:
     from completedp.apply.plan import Plan, TensorPlan
 
@@ -72,7 +74,7 @@ def _row(rows: list[TensorPlan]) -> list[str]:
     std = _change(tensor.base.get("init_std"), tensor.init_std)
     return [
         name,
-        str(tensor.info.role),
+        f"{tensor.info.role}{' ~' if tensor.borrowed else ''}",
         "x".join(map(str, tensor.info.shape)),
         f"= {tensor.init_value:g}" if tensor.init_std is None else std,
         _change(tensor.base["lr"], tensor.lr),
@@ -95,4 +97,11 @@ def _residual(plan: Plan) -> str:
     if not values:
         return "x1"
     low, high = min(values), max(values)
-    return f"x{low:.4g}" if low == high else f"x{low:.4g} to x{high:.4g}"
+    text = f"x{low:.4g}" if low == high else f"x{low:.4g} to x{high:.4g}"
+    carried = {
+        "buffer": "",
+        "fold": ", folded into the weights that end them",
+        "hook": ", by forward hooks",
+    }
+    ways = dict.fromkeys(plan.ways[branch] for branch in BRANCHES)
+    return text + "".join(carried[way] for way in ways)

@@ -92,7 +92,7 @@ def make_space(
         raise CompletedpError(f"reach = {reach!r} must be above 0 octaves")
     if recipe.values.weight_decay == 0:  # no multiplier changes it
         tunables = [tunable for tunable in tunables if tunable != "weight_decay"]
-    types, depth = tuple(types or recipe.widths), recipe.base.depth
+    types, depth = tuple(types or recipe.types), recipe.base.depth
     names = tuple(name for t in tunables for name in _coordinates(t, kind, types, depth))
     start = recipe.hyperparameters.vector(names)
     low, high = start - reach, start + reach
@@ -169,9 +169,9 @@ def _beta_limits(
         _, kind, *rest = name.split("/")
         depth = hyperparameters.depth
         if kind == "global":
-            reached = [(t, n) for t in recipe.widths for n in _layers(t, depth)]
+            reached = [(t, n) for t in recipe.types for n in _layers(t, depth)]
         elif kind == "depth":
-            inside = [t for t in recipe.widths if t not in _OUTSIDE_BLOCKS]
+            inside = [t for t in recipe.types if t not in _OUTSIDE_BLOCKS]
             reached = [(t, int(rest[0])) for t in inside]
         else:
             layers = [int(rest[1])] if kind == "layer" else _layers(rest[0], depth)

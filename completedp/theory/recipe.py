@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib import resources
@@ -37,7 +38,8 @@ class Recipe:
     hyperparameters: Hyperparameters
     widths: Mapping[str, int]
     """For every module type of the base model, the width its rule scales with: a matrix's fan-in,
-    an embedding's dimension, a vector's length."""
+    an embedding's dimension, a vector's length. Where a type has several (experts that are shared
+    and not), `type@name` holds that of each tensor, its block's number replaced by a star."""
     head_dim: int | None = None
     """Size of one attention head at base: width grows by more heads, never by larger ones."""
     rules: Rules = field(default_factory=Rules)
@@ -50,7 +52,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, width in self.widths.items():
-            if name not in MODULE_TYPES:
+            if name.partition("@")[0] not in MODULE_TYPES:
                 raise CompletedpError(
                     f"widths: unknown module type {name!r}: choose from {', '.join(MODULE_TYPES)}"
                 )
@@ -75,6 +77,20 @@ class Recipe:
     def values(self) -> Values:
         """The global values."""
         return self.hyperparameters.values
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The module types of the base model."""
+        return tuple(name for name in self.widths if "@" not in name)
+
+    def base_width(self, module_type: str, name: str) -> int | None:
+        """The width at base of the tensor that one of this type and name is a larger copy of.
+
+        None where the base model had none, or had several widths of the type and none so named.
+        """
+        exact = self.widths.get(f"{module_type}@{numberless(name)}")
+        several = any(key.startswith(f"{module_type}@") for key in self.widths)
+        return exact if several else self.widths.get(module_type)
 
     def with_values(self, **values: float) -> Recipe:
         """The same recipe with other global values: `recipe.with_values(lr=2**-7)`."""
@@ -181,6 +197,11 @@ class Recipe:
             no_decay=tuple(data["no_decay"]),
             provenance=data["provenance"],
         )
+
+
+def numberless(name: str) -> str:
+    """A tensor's name with its block's number, and its expert's, left open."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
 def _checked(cls: type, where: str, data: Any, **types: type) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from completedp.apply.initialise import draw
+from completedp.apply.multipliers import hooked
 from completedp.apply.plan import Plan
 from completedp.lm.batches import Batches, TokenDataset
 from completedp.lm.transformer import Transformer
@@ -238,6 +239,11 @@ class Slots:
         plan = trial.plan
         if [t.name for t in plan.tensors] != self._names:
             raise CompletedpError("a trial's plan is of another model than the stack's")
+        if hooked(plan):
+            raise CompletedpError(
+                "slots cannot have multipliers by hooks, which would be the same in every slot: "
+                "the model needs a residual_multipliers buffer that its branches are multiplied by"
+            )
         if not 1 <= trial.steps <= self.max_steps:
             raise CompletedpError(
                 f"a trial of {trial.steps} steps does not fit a stack of {self.max_steps}"
@@ -252,11 +258,7 @@ class Slots:
             if name == "weight_decay" and independent:
                 of_trial = [t.weight_decay / t.lr for t in plan.tensors]
             values[:, slot] = torch.tensor(of_trial, dtype=torch.float64)
-        multipliers = {
-            "residual_multipliers": plan.residual_multipliers,
-            "output_multiplier": plan.output_multiplier,
-        }
-        for name, value in multipliers.items():
+        for name, value in plan.buffers.items():
             if name in self._buffers:
                 self._buffers[name][slot] = torch.tensor(value, dtype=torch.float64)
         schedule = [plan.recipe.schedule(step, trial.steps) for step in range(trial.steps)]

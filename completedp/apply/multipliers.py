@@ -1,0 +1,148 @@
+"""Multipliers in the forward pass: of the residual branches and the logits, in anyone's model.
+
+There are three ways to carry one, and all train the same function:
+
+- `buffer`: the model multiplies by a buffer of its own, as the reference model does;
+- `fold`: into the weights that end the branch. With W' = c W and Adam's symmetry, initial values
+  times c, lr times c, eps / c and weight decay / c train c W without a multiplier. Nothing of the
+  model changes, so it saves, loads and serves as it always did;
+- `hook`: a forward hook on the module that ends the branch. For branches that end in a norm, which
+  would undo a factor of the weights before it. Hooks are not saved with a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from completedp.apply.classify import TensorInfo, depth_of
+from completedp.apply.structure import Structure, unwrapped
+from completedp.theory.errors import CompletedpError
+from completedp.theory.roles import BRANCHES
+
+if TYPE_CHECKING:
+    from completedp.apply.plan import Plan, TensorPlan
+
+Way = Literal["buffer", "fold", "hook"]
+Wanted = Literal["auto", "buffer", "fold", "hook"]
+OUTPUT = "output"
+_BUFFERS = {"attn": "residual_multipliers", "mlp": "residual_multipliers"} | {
+    OUTPUT: "output_multiplier"
+}
+
+
+def ends(info: TensorInfo) -> str | None:
+    """The branch that a tensor is the last linear map of; `output` for the logits."""
+    if info.type in ("unembedding", "output_bias"):
+        return OUTPUT
+    kind = info.type.removesuffix("_bias")
+    return kind.removesuffix("_out") if kind in ("attn_out", "mlp_out") else None
+
+
+def choose_ways(model: nn.Module, tensors: Sequence[TensorInfo], wanted: str) -> dict[str, Way]:
+    """How each branch's multiplier is carried: as wanted, or as fits the model."""
+    if wanted not in get_args(Wanted):
+        raise CompletedpError(
+            f"multipliers = {wanted!r}: choose from {', '.join(get_args(Wanted))}"
+        )
+    inner = unwrapped(model)
+    depth = depth_of(list(tensors))
+    norms = {t.type.removesuffix("_post_norm"): t.name for t in tensors if "post_norm" in t.type}
+    ways: dict[str, Way] = {}
+    for branch, name in _BUFFERS.items():
+        buffer, shape = getattr(inner, name, None), () if branch == OUTPUT else (depth, 2)
+        has_buffer = isinstance(buffer, Tensor) and buffer.shape == shape
+        if wanted == "buffer" and not has_buffer and depth:
+            raise CompletedpError(
+                f"{type(inner).__name__} has no buffer {name} of shape {list(shape)} that its "
+                'forward pass multiplies by: use multipliers="auto"'
+            )
+        if wanted == "fold" and branch in norms:
+            raise CompletedpError(
+                f"the {branch} branch ends in a norm ({norms[branch]}), which undoes a factor of "
+                'the weights before it: use multipliers="hook"'
+            )
+        fitting: Way = "buffer" if has_buffer else "hook" if branch in norms else "fold"
+        ways[branch] = fitting if wanted == "auto" else wanted  # type: ignore[assignment]
+    return ways
+
+
+def fold(tensor: TensorPlan, ways: Mapping[str, Way], independent_decay: bool) -> TensorPlan:
+    """A tensor's plan with its multiplier taken into its values, where that is the way."""
+    factor = tensor.multiplier
+    if ways.get(ends(tensor.info) or "") != "fold" or factor == 1.0:
+        return tensor
+    std = None if tensor.init_std is None else tensor.init_std * factor
+    # Independent decay is a part of the weight each step, whatever the weight's size.
+    decay = 1.0 if independent_decay else 1.0 / factor
+    terms = {"lr": factor, "eps": 1.0 / factor, "weight_decay": decay, "init_std": factor}
+    trace = {
+        name: (*steps, ("folded multiplier", terms[name])) if name in terms else steps
+        for name, steps in tensor.trace.items()
+        if name != "multiplier"
+    }
+    return replace(
+        tensor,
+        init_std=std,
+        lr=tensor.lr * factor,
+        eps=tensor.eps / factor,
+        weight_decay=tensor.weight_decay * decay,
+        multiplier=1.0,
+        trace=trace | {"multiplier": ()},
+    )
+
+
+@torch.no_grad()
+def attach(plan: Plan) -> None:
+    """Set the buffers and hooks of the plan's model."""
+    model = unwrapped(plan.model)
+    for name, value in plan.buffers.items():
+        buffer = getattr(model, name, None)
+        if isinstance(buffer, Tensor):
+            buffer.copy_(torch.tensor(value, dtype=torch.float64))
+    modules = Structure(plan.model).modules
+    for module in modules.values():
+        for key in [k for k, hook in module._forward_hooks.items() if isinstance(hook, _Multiply)]:
+            del module._forward_hooks[key]  # of an earlier plan
+    for path, factor in hooked(plan).items():
+        modules[path].register_forward_hook(_Multiply(factor))
+
+
+def hooked(plan: Plan) -> dict[str, float]:
+    """Modules whose outputs hooks multiply: a branch's last norm, where it has none, linear."""
+    found: dict[str, float] = {}
+    last_norms = {
+        (t.info.layer, t.info.type.removesuffix("_post_norm"))
+        for t in plan.tensors
+        if t.info.type.endswith("_post_norm")
+    }
+    for tensor in plan.tensors:
+        info, path = tensor.info, tensor.name.rpartition(".")[0]
+        branch = ends(info)
+        if info.type.endswith("_post_norm"):
+            branch = info.type.removesuffix("_post_norm")
+        elif (info.layer, branch) in last_norms:
+            continue
+        if branch is None or plan.ways[branch] != "hook":
+            continue
+        if branch == OUTPUT:
+            found[path] = plan.output_multiplier
+        elif info.layer is not None:
+            found[path] = plan.residual_multipliers[info.layer - 1][BRANCHES.index(branch)]
+    return {path: factor for path, factor in found.items() if factor != 1.0}
+
+
+@dataclass(frozen=True)
+class _Multiply:
+    """A forward hook that multiplies what a module gives."""
+
+    factor: float
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+        if isinstance(output, tuple):  # Megatron's linear layers give their bias apart
+            return tuple(x * self.factor if isinstance(x, Tensor) else x for x in output)
+        return output * self.factor

@@ -1,0 +1,182 @@
+"""Multipliers by buffer, fold and hook: three ways, one function."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from helpers import error_of
+from models import make_model, make_recipe, scale, token_batches, train
+from torch import nn
+
+import completedp as cdp
+from completedp.apply.multipliers import hooked
+from completedp.apply.plan import Plan, plan
+
+# Values that matter: decay and eps large enough to change the curves, multipliers far from 1. These
+# are powers of two, by which weights drawn in float32 are multiplied exactly.
+VALUES = {"lr": 2**-6, "weight_decay": 0.5, "eps": 1e-4, "init_std": 0.05}
+LOG2 = {"residual/type/attn": 2.0, "residual/type/mlp": -1.0, "residual/depth/1": -2.0}
+TARGET = {"width": 128, "depth": 2}
+STEPS = 50
+
+
+def planned(way: str, model: dict[str, Any] | None = None, **options: Any) -> Plan:
+    """A plan of a model in float64 at twice the width, initialised."""
+    recipe = make_recipe(LOG2, model=model, **(VALUES | options))
+    made = make_model(**TARGET, **(model or {})).double()
+    found = plan(made, recipe, scale(**TARGET), multipliers=way)
+    found.initialise(3)
+    return found
+
+
+def curve(found: Plan) -> list[float]:
+    return train(found.model, found.adamw(), token_batches(STEPS))
+
+
+@pytest.mark.parametrize("options", [{}, {"parameterisation": "completep"}])
+@pytest.mark.parametrize("model", [{}, {"bias": True, "mlp": "swiglu"}])
+def test_three_ways_are_one_function(model: dict[str, Any], options: dict[str, Any]) -> None:
+    """Explicit, folded and hooked multipliers give one loss curve over 50 steps of AdamW."""
+    curves = {way: curve(planned(way, model, **options)) for way in ("buffer", "fold", "hook")}
+    assert curves["fold"] == pytest.approx(curves["buffer"], rel=1e-9)
+    assert curves["hook"] == pytest.approx(curves["buffer"], rel=1e-9)
+    assert max(curves["buffer"]) - min(curves["buffer"]) > 0.01
+
+
+@pytest.mark.parametrize("hyperparameter", ["lr", "eps", "weight_decay"])
+def test_every_part_of_the_fold_is_needed(hyperparameter: str) -> None:
+    """With one of the values not folded the curve is another: the values above do matter."""
+    expected = curve(planned("buffer"))
+    found = planned("fold")
+    explicit = {t.name: t for t in planned("buffer").tensors}
+    optimizer = found.adamw()
+    for group in optimizer.param_groups:
+        if group["param_names"][0].endswith(("attn.out.weight", "mlp.down.weight")):
+            group[hyperparameter] = getattr(explicit[group["param_names"][0]], hyperparameter)
+    losses = train(found.model, optimizer, token_batches(STEPS))
+    assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) > 1e-6
+
+
+def test_independent_decay_folds_too() -> None:
+    """Where decay is not multiplied by lr, folding leaves it, and the curve is the same."""
+    rules = cdp.Rules(weight_decay="independent")
+    curves = [curve(planned(way, rules=rules, weight_decay=0.01)) for way in ("buffer", "fold")]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-9)
+
+
+def test_a_folded_model_needs_no_multiplier() -> None:
+    """Its buffers are 1, the trace shows the factor, and the plan says how it is carried."""
+    found, explicit = planned("fold"), planned("buffer")
+    assert torch.equal(found.model.residual_multipliers, torch.ones(2, 2).double())
+    tensor, other = found["blocks.1.attn.out.weight"], explicit["blocks.1.attn.out.weight"]
+    assert other.multiplier == pytest.approx(found.residual_multipliers[1][0])
+    assert tensor.multiplier == 1.0
+    assert tensor.lr == pytest.approx(other.lr * other.multiplier)
+    assert "folded multiplier" in tensor.explain("lr")
+    assert math.prod(x for _, x in tensor.trace["eps"]) == pytest.approx(tensor.eps)
+    assert "folded" in str(found)
+    assert found.to_dict()["multipliers"] == {"attn": "fold", "mlp": "fold", "output": "fold"}
+
+
+def test_planning_again_replaces_hooks() -> None:
+    """A model that is planned twice is multiplied once, and by the later plan."""
+    first = planned("hook")
+    model = first.model
+    inputs = token_batches(1)[0][:, :-1]
+    once = model(inputs)
+    first.attach()
+    assert torch.equal(model(inputs), once)
+    again = plan(model, first.recipe, first.target, multipliers="buffer")
+    again.initialise(3)
+    torch.testing.assert_close(model(inputs), once)
+    assert not hooked(again)
+    torch.testing.assert_close(copy.deepcopy(model)(inputs), once)
+
+
+class PostNorm(nn.Module):
+    """One block of OLMo-2's order: what a branch adds is normed last."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.self_attn = nn.ModuleDict(
+            {
+                **{name: nn.Linear(width, width, bias=False) for name in ("q_proj", "k_proj")},
+                **{name: nn.Linear(width, width, bias=False) for name in ("v_proj", "o_proj")},
+            }
+        )
+        self.post_attention_layernorm = nn.RMSNorm(width)
+        self.mlp = nn.ModuleDict(
+            {
+                "up_proj": nn.Linear(width, 2 * width, bias=False),
+                "down_proj": nn.Linear(2 * width, width, bias=False),
+            }
+        )
+        self.post_feedforward_layernorm = nn.RMSNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.post_attention_layernorm(self.self_attn["o_proj"](self.self_attn["v_proj"](x)))
+        hidden = self.mlp["up_proj"](x).relu()
+        return x + self.post_feedforward_layernorm(self.mlp["down_proj"](hidden))
+
+
+class PostNormModel(nn.Module):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(96, width)
+        self.layers = nn.ModuleList(PostNorm(width) for _ in range(depth))
+        self.norm = nn.RMSNorm(width)
+        self.lm_head = nn.Linear(width, 96, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.lm_head(self.norm(x))
+
+
+def post_norm_plan(way: str) -> Plan:
+    recipe = cdp.Recipe.for_model(PostNormModel(64, 2), scale(), lr=2**-7)
+    return plan(PostNormModel(64, 4).double(), recipe, scale(depth=4), multipliers=way)
+
+
+def test_branches_that_end_in_norms_are_hooked() -> None:
+    """Folding there is refused with the reason; `auto` multiplies the norm's output, once."""
+    message = error_of(post_norm_plan, "fold")
+    assert "post_attention_layernorm" in message or "post_feedforward_layernorm" in message
+    assert "hook" in message
+    found = post_norm_plan("auto")
+    assert found.ways == {"attn": "hook", "mlp": "hook", "output": "fold"}
+    found.initialise(0)
+    tokens = token_batches(1)[0]
+    model = found.model
+    x = model.embed_tokens(tokens)
+    for layer, pair in zip(model.layers, found.residual_multipliers, strict=True):
+        assert pair == (0.5, 0.5)
+        bare = copy.deepcopy(layer)
+        for norm in (bare.post_attention_layernorm, bare.post_feedforward_layernorm):
+            norm._forward_hooks.clear()
+        for branch, end in (("self_attn", "post_attention_layernorm"), ("mlp", "")):
+            if branch == "self_attn":
+                inner = bare.self_attn["o_proj"](bare.self_attn["v_proj"](x))
+                x = x + 0.5 * getattr(bare, end)(inner)
+            else:
+                inner = bare.mlp["down_proj"](bare.mlp["up_proj"](x).relu())
+                x = x + 0.5 * bare.post_feedforward_layernorm(inner)
+    torch.testing.assert_close(model(tokens), model.lm_head(model.norm(x)))
+
+
+def test_a_foreign_model_is_folded_by_itself() -> None:
+    """A model without buffers is planned as it is; asked for buffers, the error names them."""
+    model = make_model(**TARGET)
+    del model.residual_multipliers
+    found = plan(model, make_recipe(), scale(**TARGET))
+    assert found.ways["attn"] == "fold"
+    assert found.ways["output"] == "buffer"
+    message = error_of(plan, model, make_recipe(), scale(**TARGET), multipliers="buffer")
+    assert "residual_multipliers" in message
+    assert "[2, 2]" in message
+    message = error_of(plan, model, make_recipe(), scale(**TARGET), multipliers="glue")
+    assert "'glue'" in message
+    assert "fold" in message
