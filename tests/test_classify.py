@@ -780,3 +780,16 @@ def test_inspect_prints_every_tensor() -> None:
     ]
     named = inspect_model(model, {"experts": "mlp_in"})
     assert " override" in named
+
+
+class MuReadout(nn.Linear):
+    """Called as the mup package's output layer is."""
+
+
+def test_a_readout_of_mup_is_refused() -> None:
+    """It would divide by the width once more than the plan says: one line that names it."""
+    model = hugging_face("llama", **FAMILIES["llama"][0])
+    model.lm_head = MuReadout(D, V, bias=False, device="meta")
+    message = error_of(classify, model)
+    assert "lm_head" in message
+    assert "nn.Linear" in message

@@ -61,6 +61,7 @@ def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> li
     every_name = [canonical_name(name) for name, _ in model.named_parameters()]
     structure = Structure(model, {n for n in every_name if _override(n, overrides)})
     _check_not_tied(structure)
+    _check_no_readout(structure)
     _warn_of_depth_settings(model)
     evidence = Evidence(structure, head_dim=_declared_head_dim(model))
     unused, found, unknown = set(overrides), [], []
@@ -104,6 +105,15 @@ def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> li
 def depth_of(tensors: list[TensorInfo]) -> int:
     """Number of blocks."""
     return max((t.layer for t in tensors if t.layer is not None), default=0)
+
+
+def size_of(model: nn.Module, overrides: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """Width of the residual stream and number of blocks."""
+    tensors = classify(model, overrides)
+    widths = [t.width for t in tensors if t.type == "embedding"]
+    if not widths or not depth_of(tensors):
+        raise CompletedpError(f"{type(model).__name__} has no token embedding or no blocks")
+    return widths[0], depth_of(tensors)
 
 
 def head_dim_of(tensors: list[TensorInfo], model: nn.Module) -> int | None:
@@ -283,6 +293,15 @@ def _check_not_tied(structure: Structure) -> None:
             "output weight differ and one tensor cannot satisfy both; untie them "
             "(tie_word_embeddings=False in a Hugging Face config)"
         )
+
+
+def _check_no_readout(structure: Structure) -> None:
+    for path, module in structure.modules.items():
+        if "MuReadout" in (kind.__name__ for kind in type(module).__mro__):
+            raise CompletedpError(
+                f"{path} is a MuReadout of the mup package, which divides by the width itself, on "
+                "top of the plan: make it an nn.Linear (docs/migrating.md)"
+            )
 
 
 def _warn_of_depth_settings(model: nn.Module) -> None:

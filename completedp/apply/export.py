@@ -1,0 +1,131 @@
+"""A plan for those who only want its numbers: as JSON, or as Python that needs torch alone."""
+
+from __future__ import annotations
+
+import json
+from pprint import pformat
+from typing import TYPE_CHECKING, Any, Literal
+
+from completedp.apply.multipliers import hooked
+from completedp.apply.optimise import param_groups
+from completedp.theory.errors import CompletedpError
+
+if TYPE_CHECKING:
+    from completedp.apply.plan import Plan
+
+ExportFormat = Literal["json", "hf", "torchtitan"]
+
+_COMMON = '''\
+"""{title}
+
+Written by completedp {version} for {target}.
+{usage}
+"""
+
+import re
+
+import torch
+
+# Tensors that share their values, by name.
+GROUPS = {groups}
+
+# What every tensor starts at: the standard deviation of a normal draw, or a constant.
+INITIAL = {initial}
+
+_WRAPPERS = re.compile(r"(?<![^.])(?:{wrappers})\\.")
+
+
+def _named(model):
+    """The model's parameters, by names without what wrappers add to them."""
+    return {{_WRAPPERS.sub("", name): p for name, p in model.named_parameters()}}
+
+
+def param_groups(model):
+    """Groups for torch.optim.AdamW; of a part of the model, those of its tensors."""
+    named = _named(model)
+    known = {{name for group in GROUPS for name in group["names"]}}
+    strange = sorted(n for n, p in named.items() if p.requires_grad and n not in known)
+    if strange:
+        raise ValueError(f"these numbers are of another model: it has no {{strange[0]}}")
+    groups = []
+    for group in GROUPS:
+        names = [name for name in group["names"] if name in named]
+        values = {{key: value for key, value in group.items() if key != "names"}}
+        if names:
+            groups.append({{"params": [named[name] for name in names], **values}})
+    return groups
+
+
+@torch.no_grad()
+def initialise(model):
+    """Draw every parameter, in place; call torch.manual_seed first."""
+    for name, parameter in _named(model).items():
+        if parameter.requires_grad:
+            std, value = INITIAL[name]
+            parameter.normal_(0.0, std) if std is not None else parameter.fill_(value)
+'''
+_HF = '''
+
+def optimizer(model):
+    """AdamW on these groups."""
+    return torch.optim.AdamW(param_groups(model))
+'''
+_TORCHTITAN = '''
+
+def build_optimizers(model_parts, optimizer_config, parallel_dims, ft_manager=None):
+    """What a TrainSpec takes as build_optimizers_fn; the config's own values are not used."""
+    from torchtitan.components.optimizer import OptimizersContainer
+
+    class PlannedOptimizers(OptimizersContainer):
+        def __init__(self):
+            self.model_parts = model_parts
+            self.optimizers = [torch.optim.AdamW(param_groups(m)) for m in model_parts]
+            self._validate_length(len(model_parts))
+            every = [p for m in model_parts for p in m.parameters() if p.requires_grad]
+            self._post_init(every, {"lr": optimizer_config.lr})
+
+    return PlannedOptimizers()
+'''
+_USAGE = {
+    "hf": "Use: initialise(model); Trainer(model, args, optimizers=(optimizer(model), None), ...)",
+    "torchtitan": "Use: initialise(model), and build_optimizers in place of torchtitan's own.",
+}
+
+
+def export(plan: Plan, form: ExportFormat) -> str:
+    """The text of the file."""
+    groups = [
+        {"names": group["param_names"], **{k: group[k] for k in ("lr", "weight_decay", "eps")}}
+        | {"betas": group["betas"]}
+        for group in param_groups(plan)
+    ]
+    initial = {t.name: (t.init_std, t.init_value) for t in plan.tensors}
+    if form == "json":
+        numbers: dict[str, Any] = {
+            "target": plan.target.to_dict(),
+            "groups": groups,
+            "initial": {n: {"std": std, "value": value} for n, (std, value) in initial.items()},
+            "residual_multipliers": [list(pair) for pair in plan.residual_multipliers],
+            "multipliers": dict(plan.ways),
+        }
+        return json.dumps(numbers, indent=1) + "\n"
+    buffers = plan.buffers
+    left = [x for pair in buffers["residual_multipliers"] for x in pair]
+    if hooked(plan) or any(x != 1.0 for x in (*left, buffers["output_multiplier"])):
+        raise CompletedpError(
+            "this plan's multipliers are carried by buffers or hooks, which a file of numbers "
+            "cannot do: fold them (multipliers=fold), or export json"
+        )
+    from completedp import __version__
+    from completedp.apply.names import WRAPPERS
+
+    text = _COMMON.format(
+        title=f"Hyperparameters for {type(plan.model).__name__}, tensor by tensor.",
+        version=__version__,
+        target=plan.target,
+        usage=_USAGE[form],
+        groups=pformat(groups, width=100, sort_dicts=False),
+        initial=pformat(initial, width=100, sort_dicts=False),
+        wrappers="|".join(WRAPPERS),
+    )
+    return text + {"hf": _HF, "torchtitan": _TORCHTITAN}[form]

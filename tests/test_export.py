@@ -1,0 +1,194 @@
+"""Numbers for those who want no library: the exported files do what the plan does."""
+
+import json
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import error_of
+from models import make_model, make_recipe, scale
+from torch import nn
+
+from completedp.apply.export import export
+from completedp.apply.plan import Plan, plan
+from completedp.apply.sources import model_from
+from completedp.cli import _parse
+
+LOG2 = {"lr/type/qkv": 1.0, "residual/type/mlp": -1.0, "lr/depth/2": 0.5}
+
+
+@pytest.fixture
+def planned() -> Plan:
+    model = make_model(128, 4)
+    return plan(model, make_recipe(LOG2), scale(width=128, depth=4), multipliers="fold")
+
+
+def run(text: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(text, names)  # our own text, as a user would import it
+    return names
+
+
+def values(groups: list[dict[str, Any]], model: nn.Module) -> dict[str, tuple[Any, ...]]:
+    """Every tensor's values, by name."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {
+        names[id(p)]: (group["lr"], group["weight_decay"], group["eps"], tuple(group["betas"]))
+        for group in groups
+        for p in group["params"]
+    }
+
+
+def test_json_has_every_number(planned: Plan) -> None:
+    """Groups, initial values and multipliers are those of the plan, exactly."""
+    found = json.loads(export(planned, "json"))
+    for group in found["groups"]:
+        for name in group["names"]:
+            tensor = planned[name]
+            assert group["lr"] == tensor.lr
+            assert group["weight_decay"] == tensor.weight_decay
+            assert group["eps"] == tensor.eps
+            assert tuple(group["betas"]) == tensor.betas
+    starts = {name: (v["std"], v["value"]) for name, v in found["initial"].items()}
+    assert starts == {t.name: (t.init_std, t.init_value) for t in planned.tensors}
+    assert found["residual_multipliers"] == [list(pair) for pair in planned.residual_multipliers]
+
+
+def test_the_python_file_makes_the_plans_groups(planned: Plan) -> None:
+    """Also of a compiled model, whose names differ, the file's groups have the plan's values."""
+    made = run(export(planned, "hf"))
+    expected = values(planned.param_groups(), planned.model)
+    assert values(made["param_groups"](planned.model), planned.model) == expected
+    wrapped = torch.compile(planned.model)
+    assert values(made["param_groups"](wrapped), planned.model) == expected
+    assert isinstance(made["optimizer"](planned.model), torch.optim.AdamW)
+
+
+def test_the_python_file_initialises(planned: Plan) -> None:
+    """Weights are drawn with the plan's deviations, gains start at 1; other models are refused."""
+    made = run(export(planned, "hf"))
+    with torch.no_grad():
+        for parameter in planned.model.parameters():
+            parameter.fill_(7.0)
+    torch.manual_seed(0)
+    made["initialise"](planned.model)
+    for name, parameter in planned.model.named_parameters():
+        std, drawn = planned[name].init_std, parameter.detach()
+        found = drawn.std() if std else drawn.mean()
+        assert float(found) == pytest.approx(std or 1.0, rel=0.05)
+    with pytest.raises(ValueError, match=r"blocks\.4"):
+        made["param_groups"](make_model(128, 5))
+
+
+def test_torchtitan_gets_one_optimizer_for_each_part(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a pipeline get the groups of their tensors, in a container that torchtitan takes."""
+
+    class Container:
+        def _validate_length(self, count: int) -> None:
+            assert count == len(self.optimizers)
+
+        def _post_init(self, parameters: list[Any], options: dict[str, Any]) -> None:
+            self.every = parameters
+
+    optimizer = types.ModuleType("torchtitan.components.optimizer")
+    optimizer.OptimizersContainer = Container  # type: ignore[attr-defined]
+    for name in ("torchtitan", "torchtitan.components"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, optimizer.__name__, optimizer)
+    made = run(export(planned, "torchtitan"))
+    model = planned.model
+    first = nn.ModuleDict({"embedding": model.embedding})
+    rest = nn.ModuleDict({"blocks": model.blocks, "output_norm": model.output_norm})
+    rest["unembedding"] = model.unembedding
+    config = types.SimpleNamespace(lr=1.0)
+    found = made["build_optimizers"]([first, rest], config, None)
+    groups = [group for each in found.optimizers for group in each.param_groups]
+    assert values(groups, model) == values(planned.param_groups(), model)
+    assert len(found.every) == len(list(model.parameters()))
+
+
+def test_multipliers_that_numbers_cannot_carry() -> None:
+    """A plan whose multipliers are buffers exports as JSON alone, and says what to do."""
+    found = plan(make_model(128, 4), make_recipe(), scale(width=128, depth=4))
+    message = error_of(export, found, "hf")
+    assert "fold" in message
+    assert json.loads(export(found, "json"))["multipliers"]["attn"] == "buffer"
+
+
+def main(words: list[str]) -> int:
+    """The command line, in this process."""
+    return _parse(words).run()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a model of the user's own in it, to work in."""
+    (tmp_path / "my_models.py").write_text(
+        "import torch\n"
+        "from completedp import ModelConfig, Transformer\n"
+        "def small():\n"
+        "    return Transformer(ModelConfig(vocab=96, width=128, depth=4, head_dim=16))\n"
+        "def nothing():\n"
+        "    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("my_models", None)
+
+
+def test_inspect_a_function_of_ones_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table has every tensor with its role; `--json` the same, and overrides are heeded."""
+    assert main(["inspect", "my_models:small"]) == 0
+    text = capsys.readouterr().out
+    assert "blocks.3.mlp.down.weight" in text
+    assert "unembedding" in text
+    assert main(["inspect", "my_models:small", "--json", "--override", "mlp.up=mlp_gate"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {r["how"] for r in rows if r["type"] == "mlp_gate"} == {"override"}
+
+
+def test_inspect_a_hugging_face_config(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder with a config.json is enough: no weights are read."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 96}
+    more = {"intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16}
+    config = transformers.Qwen3Config(**sizes, **more, tie_word_embeddings=False)
+    config.architectures = ["Qwen3ForCausalLM"]
+    config.save_pretrained(here / "tiny")
+    assert main(["inspect", f"hf:{here / 'tiny'}"]) == 0
+    assert "model.layers.1.self_attn.q_norm.weight" in capsys.readouterr().out
+
+
+def test_plan_of_a_model_of_ones_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Width and depth are the model's, and its export is what the library gives."""
+    make_recipe(LOG2).save(here / "r.json")
+    arguments = ["plan", "--recipe", "r.json", "--model", "my_models:small"]
+    assert main([*arguments, "--multipliers", "fold", "--export", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    with torch.device("meta"):
+        model = make_model(128, 4)
+    expected = plan(model, make_recipe(LOG2), scale(width=128, depth=4), multipliers="fold")
+    assert found == json.loads(export(expected, "json"))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("qwen", ["'qwen'", "hf:OWNER/NAME", "module:function"]),
+        ("no_such_module:make", ["no_such_module"]),
+        ("my_models:no_such", ["'no_such'", "my_models"]),
+        ("my_models:nothing", ["int", "Module"]),
+        ("hf:./no-such-folder", ["no-such-folder"]),
+    ],
+)
+def test_models_that_are_not_there(here: Path, source: str, said: list[str]) -> None:
+    """Each is one line that quotes what was asked for."""
+    message = error_of(model_from, source)
+    for word in said:
+        assert word in message
