@@ -26,6 +26,7 @@ from completedp.theory.scale import Scale as Scale
 from completedp.theory.schedule import Schedule as Schedule
 
 if TYPE_CHECKING:
+    from completedp.apply.adamw import AdamW as AdamW
     from completedp.apply.classify import classify as classify
     from completedp.apply.optimise import attach_schedule as attach_schedule
     from completedp.apply.optimise import load_optimizer_state as load_optimizer_state
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NEED_TORCH = {
+    "AdamW": "completedp.apply.adamw",
     "classify": "completedp.apply.classify",
     "attach_schedule": "completedp.apply.optimise",
     "load_optimizer_state": "completedp.apply.optimise",

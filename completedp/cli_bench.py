@@ -1,4 +1,4 @@
-"""The verbs of `completedp bench`: slots, search."""
+"""The verbs of `completedp bench`: slots, search, optimizer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from tyro.conf import OmitSubcommandPrefixes, subcommand
 
 from completedp.cli_output import print_json
-from completedp.evidence.config import BenchConfig, SearchBenchConfig
+from completedp.evidence.config import BenchConfig, OptimizerBenchConfig, SearchBenchConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +63,36 @@ class BenchSearchVerb(SearchBenchConfig):
         return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class BenchOptimizerVerb(OptimizerBenchConfig):
+    """Time AdamW steps with values per module: torch's own against completedp.AdamW."""
+
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Time and print."""
+        from completedp.evidence.bench_optimizer import bench_optimizer, bench_optimizer_text
+
+        fields = {name: getattr(self, name) for name in OptimizerBenchConfig.__dataclass_fields__}
+        found = bench_optimizer(OptimizerBenchConfig(**fields))
+        if self.json:
+            print_json(found)
+        else:
+            print(bench_optimizer_text(found))
+        return 0
+
+
 BenchAction = (
     Annotated[BenchSlotsVerb, subcommand("slots", description=BenchSlotsVerb.__doc__)]
     | Annotated[BenchSearchVerb, subcommand("search", description=BenchSearchVerb.__doc__)]
+    | Annotated[BenchOptimizerVerb, subcommand("optimizer", description=BenchOptimizerVerb.__doc__)]
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchVerb:
-    """Measure: slots against one trial at a time; search engines against the paper's."""
+    """Measure: slots against one trial at a time; search engines against the paper's; AdamW."""
 
     action: OmitSubcommandPrefixes[BenchAction]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from models import of_size
 
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.coordcheck import coordcheck
@@ -207,3 +208,45 @@ def test_impossible_checks(changes: dict[str, object], message: str) -> None:
     """A check that cannot be is one line."""
     with pytest.raises(CompletedpError, match=message):
         replace(SMALL, **changes)  # type: ignore[arg-type]
+
+
+def test_a_model_of_ones_own_is_measured_as_the_reference_model_is() -> None:
+    """The reference model, given as a user's function, has every size to the last bit."""
+    config = replace(SMALL, widths=(64, 128), depths=(2,), steps=3)
+    built_in = sweep(config, Rules(), "width")
+    given = sweep(replace(config, model="models:of_size"), Rules(), "width")
+    assert given.values.keys() == built_in.values.keys()
+    for key, values in built_in.values.items():
+        assert np.array_equal(given.values[key], values), key
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_checks_of_hugging_face_models(family: str) -> None:
+    """With the rules, by hooks, nothing grows; without them features grow and the check says so."""
+    pytest.importorskip("transformers")
+    config = replace(
+        SMALL,
+        widths=(64, 256),
+        depths=(2, 8),
+        parameterisations=("completedp", "sp"),
+        model=f"benchmarks.model_checks:{family}",
+    )
+    measurements = measure_all(config, quiet=True)
+    for result in (coordcheck(config, measurements), gradcheck(config, measurements)):
+        assert result.failures("completedp") == []
+        assert result.failures("sp", "width")
+        assert result.failures("sp", "depth")
+
+
+def made_wrong(width: int, depth: int) -> object:
+    return of_size(128, depth) if width == 64 else 3
+
+
+def test_models_that_cannot_be_checked() -> None:
+    """A function that makes something else, or of another size, is one line that quotes it."""
+    config = replace(SMALL, widths=(64, 128), depths=(2,), model="test_checks:made_wrong")
+    with pytest.raises(CompletedpError, match="gave width 128 and depth 2 when asked for 64"):
+        sweep(config, Rules(), "width")
+    config = replace(config, widths=(32, 128))
+    with pytest.raises(CompletedpError, match=r"'test_checks:made_wrong' gave a int"):
+        sweep(config, Rules(), "width")

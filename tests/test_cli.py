@@ -61,7 +61,7 @@ def test_rules_page_is_the_table() -> None:
 
 
 WITH_PARTS = {
-    "bench": (("slots",), ("search",)),
+    "bench": (("slots",), ("search",), ("optimizer",)),
     "search": (("start",), ("worker",), ("ray",), ("status",), ("best",)),
 }
 

@@ -54,8 +54,9 @@ def adamw(plan: Plan, **options: Any) -> AdamW:
             raise CompletedpError(f"{name} comes from the plan: set it in the recipe instead")
     groups = param_groups(plan)
     if not {"fused", "foreach", "capturable"} & options.keys():
-        devices = {p.device.type for group in groups for p in group["params"]}
-        options["fused"] = devices <= {"cuda", "cpu"}
+        every = [p for group in groups for p in group["params"]]
+        # torch's fused one on a CPU goes by addresses without a look at the strides.
+        options["fused"] = all(p.is_cuda or (p.is_cpu and p.is_contiguous()) for p in every)
     return AdamW(groups, **options)
 
 

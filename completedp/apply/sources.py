@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,6 +22,18 @@ def model_from(source: str) -> nn.Module:
     """
     if source.startswith("hf:"):
         return _from_hugging_face(source.removeprefix("hf:"))
+    make = function_from(source)
+    with torch.device("meta"):
+        model = make()
+    if not isinstance(model, nn.Module):
+        raise CompletedpError(
+            f"model {source!r} gave a {type(model).__name__}, not a torch.nn.Module"
+        )
+    return model
+
+
+def function_from(source: str) -> Callable[..., Any]:
+    """The function that `module:function` names."""
     name, colon, function = source.partition(":")
     if not (name and colon and function):
         raise CompletedpError(
@@ -32,16 +46,10 @@ def model_from(source: str) -> nn.Module:
         raise CompletedpError(f"model {source!r}: {error}") from None
     finally:
         sys.path.pop(0)
-    make = getattr(module, function, None)
-    if not callable(make):
+    found = getattr(module, function, None)
+    if not callable(found):
         raise CompletedpError(f"model {source!r}: {name} has no function {function!r}")
-    with torch.device("meta"):
-        model = make()
-    if not isinstance(model, nn.Module):
-        raise CompletedpError(
-            f"model {source!r} gave a {type(model).__name__}, not a torch.nn.Module"
-        )
-    return model
+    return found
 
 
 def _from_hugging_face(name: str) -> nn.Module:

@@ -34,6 +34,9 @@ class CheckConfig:
     """The gradient check: the output norm's eps as `printed` in Table 1, or `gradient`."""
     lr: float = 2.0**-10
     """Global learning rate at base. Slopes are those of the limit while steps are small."""
+    model: str | None = None
+    """module:function of your own that makes a model of a width and a depth, with 257 tokens or
+    more, instead of the reference model; the next four are then its own business."""
     head_dim: int = 16
     """Size of an attention head."""
     qk_norm: bool = True
@@ -157,6 +160,27 @@ class SearchBenchConfig:
             check_number("seeds", seed, low=0, high=2**31)
         check_number("trials", self.trials, low=10)
         check_number("processes", self.processes, low=1, high=1024)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerBenchConfig:
+    """Which shapes of model AdamW is timed on."""
+
+    shapes: tuple[Literal["tiny", "124m", "1b", "7b"], ...] | None = None
+    """Reference models; if not given 124m, 1b and 7b on a GPU, tiny on a CPU."""
+    steps: int = 20
+    """Steps timed at once; the median of five such times is reported."""
+    device: str = "auto"
+    """auto, cpu, cuda."""
+
+    def __post_init__(self) -> None:
+        check_number("steps", self.steps, low=1)
+        if self.shapes is not None and len(set(self.shapes)) != max(len(self.shapes), 1):
+            raise CompletedpError(f"shapes = {list(self.shapes)} must name one or more, each once")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -1,4 +1,4 @@
-"""One short training run of the reference model, and the size of everything that moves in it.
+"""One short training run of a model, and the size of everything that moves in it.
 
 For every module type, the root mean square (over the elements, and over the layers) of:
 
@@ -15,23 +15,24 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from completedp.apply.classify import TensorInfo, classify
+from completedp.apply.plan import Plan
+from completedp.apply.structure import Structure
 from completedp.lm.corpora import documents
 from completedp.lm.tokenizer import ByteTokenizer
-from completedp.lm.transformer import ModelConfig, RMSNorm, Transformer
 from completedp.theory.errors import CompletedpError
-from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Scale
-from completedp.training.build import loss_of, planned_model
+from completedp.theory.roles import is_bias
+from completedp.training.stacked import next_token_loss
 
 Sizes = dict[tuple[str, str], float]
 """(quantity, module type) -> root mean square."""
@@ -41,28 +42,20 @@ STREAM = "stream"
 
 
 def measure(
-    config: ModelConfig,
-    recipe: Recipe,
-    target: Scale,
-    text: np.ndarray,
-    *,
-    context: int,
-    steps: int,
-    seed: int,
-    device: str = "cpu",
+    model: nn.Module, planned: Plan, text: np.ndarray, *, context: int, steps: int, seed: int
 ) -> Sizes:
-    """Train for `steps` at constant rates in float32, and measure."""
-    model, planned = planned_model(config, recipe, target, seed=seed, device=device)
+    """Train for `steps` at constant rates in the model's precision, and measure."""
     tensors = classify(model)
     owners = {t.name: model.get_submodule(t.name.rpartition(".")[0]) for t in tensors}
     optimizer = planned.adamw()
-    batches = _Windows(text, context, target.batch // context, seed, device)
+    device = next(model.parameters()).device
+    batches = _Windows(text, context, planned.target.batch // context, seed, device)
     probe, _ = batches.draw()
     at_start = copy.deepcopy(model)
     before = _capture(model, probe)
     squares: dict[str, list[Tensor]] = defaultdict(list)
     for step in range(steps):
-        loss_of(model, *batches.draw()).total.backward()
+        next_token_loss(model, *batches.draw()).backward()
         if 2 * step >= steps:
             for tensor in tensors:
                 grad = model.get_parameter(tensor.name).grad
@@ -79,11 +72,11 @@ def measure(
         delta = model.get_parameter(tensor.name).detach() - start.detach()
         moved = _own(owner, tensor, after[owner][0], delta)
         sizes["own", tensor.type].append(_mean_square(moved))
-        if not tensor.name.endswith(".bias"):
+        if not is_bias(tensor.type):
             sizes["initial", tensor.type].append(_mean_square(before[owner][1]))
             change = after[owner][1] - before[owner][1]
             sizes["change", tensor.type].append(_mean_square(change))
-    for block in model.blocks:
+    for block in _blocks(model):
         sizes["initial", STREAM].append(_mean_square(before[block][1]))
         sizes["change", STREAM].append(_mean_square(after[block][1] - before[block][1]))
     return {key: math.sqrt(float(torch.stack(v).mean())) for key, v in sizes.items()}
@@ -104,7 +97,7 @@ class _Windows:
     """Random windows of a text, the same for every model size with the same seed."""
 
     def __init__(
-        self, text: np.ndarray, context: int, sequences: int, seed: int, device: str
+        self, text: np.ndarray, context: int, sequences: int, seed: int, device: torch.device
     ) -> None:
         if sequences < 1:
             raise CompletedpError(f"the batch is shorter than one sequence of {context} tokens")
@@ -122,22 +115,30 @@ class _Windows:
         return rows[:, :-1], rows[:, 1:]
 
 
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    structure = Structure(model)
+    assert structure.blocks is not None  # or there would have been no plan
+    return [m for m in structure.modules[structure.blocks]._modules.values() if m is not None]
+
+
 @torch.no_grad()
-def _capture(model: Transformer, probe: Tensor) -> dict[nn.Module, tuple[Tensor, Tensor]]:
+def _capture(model: nn.Module, probe: Tensor) -> dict[nn.Module, tuple[Any, Tensor]]:
     """Input and output of every module that owns parameters, and of every block."""
-    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    seen: dict[nn.Module, tuple[Any, Tensor]] = {}
     with _hooks(model, seen):
         model(probe)
     return seen
 
 
 @contextmanager
-def _hooks(model: Transformer, seen: dict[nn.Module, tuple[Tensor, Tensor]]) -> Iterator[None]:
-    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen[module] = (inputs[0].detach(), output.detach())
+def _hooks(model: nn.Module, seen: dict[nn.Module, tuple[Any, Tensor]]) -> Iterator[None]:
+    def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        whole = output[0] if isinstance(output, tuple) else output
+        seen[module] = (inputs[0] if inputs else None, whole.detach())
 
     watched = [m for m in model.modules() if list(m.parameters(recurse=False))]
-    handles = [m.register_forward_hook(keep) for m in (*watched, *model.blocks)]
+    # Before the plan's own hooks, if any: sizes are those without multipliers.
+    handles = [m.register_forward_hook(keep, prepend=True) for m in (*watched, *_blocks(model))]
     try:
         yield
     finally:
@@ -147,14 +148,15 @@ def _hooks(model: Transformer, seen: dict[nn.Module, tuple[Tensor, Tensor]]) -> 
 
 @torch.no_grad()
 def _own(owner: nn.Module, tensor: TensorInfo, x: Tensor, delta: Tensor) -> Tensor:
-    """What a parameter's change adds to its module's output."""
-    if tensor.name.endswith(".bias"):
+    """What a parameter's change adds to its module's output, which is linear in its parameters."""
+    if is_bias(tensor.type):
         return delta
-    if isinstance(owner, nn.Embedding):
-        return F.embedding(x, delta)
-    if isinstance(owner, RMSNorm):
-        return F.rms_norm(x, (x.shape[-1],), delta, 1e-6)
-    return F.linear(x, delta)
+    key = tensor.name.rpartition(".")[2]
+    nothing = {name: torch.zeros_like(p) for name, p in owner.named_parameters(recurse=False)}
+    bare = copy.copy(owner)
+    bare._forward_hooks = OrderedDict()  # multipliers
+    changed = functional_call(bare, nothing | {key: delta}, (x,))
+    return changed - functional_call(bare, nothing, (x,))
 
 
 def _mean_square(x: Tensor | None) -> Tensor:

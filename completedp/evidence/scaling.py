@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
+from completedp.apply.classify import size_of
+from completedp.apply.plan import Plan, plan
+from completedp.apply.sources import function_from
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.measure import Sizes, byte_text, measure
 from completedp.lm.tokenizer import ByteTokenizer
+from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
+from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
-from completedp.training.build import choose_device, meta_model, model_config
+from completedp.training.build import choose_device, meta_model, model_config, planned_model
 from completedp.training.config import Shape
 
 
@@ -120,7 +128,6 @@ def sweep(
     progress: Callable[[int, str], None] | None = None,
 ) -> Measurement:
     """Measure at every size along one axis, the other held at its first value."""
-    device = str(choose_device(config.device))
     text = byte_text(config.text)
     base = _scale(config, config.widths[0], config.depths[0])
     recipe = check_recipe(config, rules, base)
@@ -132,18 +139,9 @@ def sweep(
         for seed in range(config.seeds):
             if progress:
                 progress(done * config.seeds + seed, f"{rules.parameterisation} {axis} {size}")
-            model = model_config(_shape(config), ByteTokenizer().vocab, target)
+            model, planned = _planned(config, recipe, target, seed)
             per_seed.append(
-                measure(
-                    model,
-                    recipe,
-                    target,
-                    text,
-                    context=config.context,
-                    steps=config.steps,
-                    seed=seed,
-                    device=device,
-                )
+                measure(model, planned, text, context=config.context, steps=config.steps, seed=seed)
             )
         for key in per_seed[0]:
             found.setdefault(key, []).append([sizes[key] for sizes in per_seed])
@@ -160,15 +158,52 @@ def check_recipe(config: CheckConfig, rules: Rules, base: Scale) -> Recipe:
     products of changes, so activations start at about 1. Between the two, between the two.
     Embeddings start at 1 and logits near 0, as limits have them.
     """
-    model = meta_model(model_config(_shape(config), ByteTokenizer().vocab, base))
+    if config.model is None:
+        model = meta_model(model_config(_shape(config), ByteTokenizer().vocab, base))
+    else:
+        model = _of_the_user(config.model, base)
     small, whole = 0.02, base.width**-0.5
     hidden = small * (whole / small) ** (2.0 - 2.0 * rules.alpha)
     recipe = Recipe.for_model(model, base, lr=config.lr, init_std=hidden, rules=rules)
     multipliers = {
-        "init_std/type/embedding": math.log2(1.0 / hidden),
-        "init_std/type/unembedding": math.log2(small / hidden),
+        f"init_std/type/{kind}": math.log2(1.0 / hidden)
+        for kind in recipe.types
+        if MODULE_TYPES[kind] is Role.INPUT_EMBEDDING
     }
+    multipliers["init_std/type/unembedding"] = math.log2(small / hidden)
     return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=multipliers))
+
+
+def _planned(
+    config: CheckConfig, recipe: Recipe, target: Scale, seed: int
+) -> tuple[nn.Module, Plan]:
+    """A model of that size, initialised. Multipliers are never folded: sizes are without them."""
+    device = choose_device(config.device)
+    if config.model is None:
+        model = model_config(_shape(config), ByteTokenizer().vocab, target)
+        return planned_model(model, recipe, target, seed=seed, device=device)
+    made = _of_the_user(config.model, target).to(device)
+    has_buffer = isinstance(getattr(made, "residual_multipliers", None), torch.Tensor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # how the model was drawn is replaced below
+        planned = plan(made, recipe, target, multipliers="buffer" if has_buffer else "hook")
+    planned.initialise(seed)
+    return made, planned
+
+
+def _of_the_user(source: str, scale: Scale) -> nn.Module:
+    """The model that the user's function makes of a width and a depth, in float32."""
+    model = function_from(source)(scale.width, scale.depth)
+    if not isinstance(model, nn.Module):
+        raise CompletedpError(
+            f"model {source!r} gave a {type(model).__name__}, not a torch.nn.Module"
+        )
+    if (found := size_of(model)) != (scale.width, scale.depth):
+        raise CompletedpError(
+            f"model {source!r} gave width {found[0]} and depth {found[1]} when asked for "
+            f"{scale.width} and {scale.depth}"
+        )
+    return model.float()
 
 
 def verdict(slope: float, expected: float, tolerance: float) -> str:

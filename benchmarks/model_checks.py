@@ -1,0 +1,103 @@
+"""Coordinate and gradient checks on Hugging Face models, over x8 in width and in depth.
+
+    python benchmarks/model_checks.py [--out FOLDER]
+
+Tiny Llama, Qwen3 and GPT-2 (untied), made from their configs, as `completedp coordcheck --model
+benchmarks.model_checks:llama` would: with the rules every check passes, without (`sp`) both fail.
+Prints the table of docs/models.md; a few minutes on two CPU cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+HEAD_DIM = 16
+
+
+def llama(width: int, depth: int) -> nn.Module:
+    """Grouped queries, and a feed-forward layer of 8/3 of the width."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**_sizes(width, depth), attn_implementation="sdpa"))
+
+
+def qwen3(width: int, depth: int) -> nn.Module:
+    """Norms of queries and keys, per head."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return Qwen3ForCausalLM(Qwen3Config(**_sizes(width, depth), attn_implementation="sdpa"))
+
+
+def gpt2(width: int, depth: int) -> nn.Module:
+    """Biases, layer norms, learnt positions and transposed weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    sizes: dict[str, Any] = {"n_embd": width, "n_layer": depth, "n_head": width // HEAD_DIM}
+    sizes |= {"bos_token_id": None, "eos_token_id": None}
+    return GPT2LMHeadModel(
+        GPT2Config(**sizes, **dropout, vocab_size=257, n_positions=64, tie_word_embeddings=False)
+    )
+
+
+def _sizes(width: int, depth: int) -> dict[str, Any]:
+    heads = width // HEAD_DIM
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": depth,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2,
+        "head_dim": HEAD_DIM,
+        "intermediate_size": round(8 / 3 * width),
+        "vocab_size": 257,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": False,
+        "use_cache": False,
+    }
+
+
+def main() -> None:
+    """Check each, and print how far slopes are from theory."""
+    from completedp.evidence.config import CheckConfig
+    from completedp.evidence.coordcheck import coordcheck
+    from completedp.evidence.gradcheck import gradcheck
+    from completedp.evidence.run import measure_all
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    print("| model | rules | check | axis | rows | failed | farthest from theory |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in ("llama", "qwen3", "gpt2"):
+        config = CheckConfig(
+            model=f"benchmarks.model_checks:{name}",
+            parameterisations=("completedp", "sp"),
+            seeds=args.seeds,
+        )
+        measurements = measure_all(config)
+        for result in (coordcheck(config, measurements), gradcheck(config, measurements)):
+            if args.out:
+                args.out.mkdir(parents=True, exist_ok=True)
+                path = args.out / f"{name}-{result.check}.json"
+                path.write_text(json.dumps(result.to_dict(), indent=1))
+            for rules in config.parameterisations:
+                for axis in ("width", "depth"):
+                    rows = [r for r in result.rows if (r.parameterisation, r.axis) == (rules, axis)]
+                    rows = [r for r in rows if r.values and r.verdict != "known"]
+                    far = max(rows, key=lambda r: abs(r.slope - r.expected))
+                    failed = sum(r.verdict == "fail" for r in rows)
+                    print(
+                        f"| {name} | {rules} | {result.check} | {axis} | {len(rows)} | {failed} | "
+                        f"{far.quantity} of {far.what}: {far.slope:+.2f} for {far.expected:+.2f} |",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()
