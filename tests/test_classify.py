@@ -793,3 +793,14 @@ def test_a_readout_of_mup_is_refused() -> None:
     message = error_of(classify, model)
     assert "lm_head" in message
     assert "nn.Linear" in message
+
+
+def test_an_override_of_a_weight_and_its_bias() -> None:
+    """Where a pattern matches both, the bias is of the bias's type; a layer must be a number."""
+    options, _ = FAMILIES["gpt2"]
+    found = {t.name: t for t in classify(hugging_face("gpt2", **options), {"c_fc": "mlp_gate"})}
+    assert found["transformer.h.0.mlp.c_fc.weight"].type == "mlp_gate"
+    assert found["transformer.h.0.mlp.c_fc.bias"].type == "mlp_gate_bias"
+    model = hugging_face("gpt2", **options)
+    message = error_of(classify, model, {"(?P<layer>mlp).c_fc": "mlp_in"})
+    assert "'mlp', not a number" in message

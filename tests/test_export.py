@@ -55,7 +55,7 @@ def test_json_has_every_number(planned: Plan) -> None:
             assert tuple(group["betas"]) == tensor.betas
     starts = {name: (v["std"], v["value"]) for name, v in found["initial"].items()}
     assert starts == {t.name: (t.init_std, t.init_value) for t in planned.tensors}
-    assert found["residual_multipliers"] == [list(pair) for pair in planned.residual_multipliers]
+    assert (found["hooks"], found["buffers"]) == ({}, {})  # nothing is left to apply
 
 
 def test_the_python_file_makes_the_plans_groups(planned: Plan) -> None:
@@ -118,7 +118,10 @@ def test_multipliers_that_numbers_cannot_carry() -> None:
     found = plan(make_model(128, 4), make_recipe(), scale(width=128, depth=4))
     message = error_of(export, found, "hf")
     assert "fold" in message
-    assert json.loads(export(found, "json"))["multipliers"]["attn"] == "buffer"
+    left = json.loads(export(found, "json"))
+    assert left["buffers"] == {"residual_multipliers": [[0.5, 0.5]] * 4}
+    hooks = plan(make_model(128, 4), make_recipe(), scale(width=128, depth=4), multipliers="hook")
+    assert json.loads(export(hooks, "json"))["hooks"]["blocks.3.mlp.down"] == 0.5
 
 
 def main(words: list[str]) -> int:
@@ -136,6 +139,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "    return Transformer(ModelConfig(vocab=96, width=128, depth=4, head_dim=16))\n"
         "def nothing():\n"
         "    return 3\n"
+        "def sized(width):\n"
+        "    return None\n"
+        "def broken():\n"
+        "    raise SystemExit('by itself')\n"
     )
     monkeypatch.chdir(tmp_path)
     yield tmp_path
@@ -185,6 +192,9 @@ def test_plan_of_a_model_of_ones_own(here: Path, capsys: pytest.CaptureFixture[s
         ("my_models:no_such", ["'no_such'", "my_models"]),
         ("my_models:nothing", ["int", "Module"]),
         ("hf:./no-such-folder", ["no-such-folder"]),
+        ("my_models:sized", ["'my_models:sized'", "TypeError", "width"]),
+        ("my_models:broken", ["SystemExit", "by itself"]),
+        (".my_models:small", ["'.my_models:small'"]),
     ],
 )
 def test_models_that_are_not_there(here: Path, source: str, said: list[str]) -> None:
@@ -192,3 +202,11 @@ def test_models_that_are_not_there(here: Path, source: str, said: list[str]) -> 
     message = error_of(model_from, source)
     for word in said:
         assert word in message
+
+
+def test_a_config_that_makes_no_model(here: Path) -> None:
+    """A folder whose config.json is wrong is one line that names it."""
+    pytest.importorskip("transformers")
+    (here / "odd").mkdir()
+    (here / "odd" / "config.json").write_text('{"model_type": "llama", "hidden_size": "x"}')
+    assert "odd" in error_of(model_from, f"hf:{here / 'odd'}")

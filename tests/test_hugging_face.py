@@ -107,6 +107,7 @@ def test_folded_models_are_ordinary_checkpoints(family: str, tmp_path: Path) -> 
     assert "completedp" not in (tmp_path / "config.json").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:.*embed_scale")  # Gemma's, which is not what is tested here
 @pytest.mark.parametrize("family", ["olmo2", "gemma3_text"])
 def test_hooked_models_need_attach(family: str, tmp_path: Path) -> None:
     """Where branches end in norms a loaded model is another one until its plan is attached."""
@@ -255,6 +256,12 @@ def test_other_models_and_norms(tmp_path: Path) -> None:
     message = error_of(save_as_qwen3, model, tmp_path)
     assert "blocks.1.mlp_norm" in message
     assert "LayerNorm" in message
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    """Saving over a file is an error, and not nothing."""
+    (tmp_path / "file").write_text("")
+    assert "not a folder" in error_of(save_as_qwen3, make_model(mlp="swiglu"), tmp_path / "file")
 
 
 def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from models import make_model, make_recipe, scale, token_batches, train
 from torch import nn
 
 import completedp as cdp
-from completedp.apply.multipliers import hooked
+from completedp.apply.multipliers import _MultiplyOutput, hooked
 from completedp.apply.plan import Plan, plan
 
 # Values that matter: decay and eps large enough to change the curves, multipliers far from 1. These
@@ -36,7 +37,7 @@ def curve(found: Plan) -> list[float]:
 
 
 @pytest.mark.parametrize("options", [{}, {"parameterisation": "completep"}])
-@pytest.mark.parametrize("model", [{}, {"bias": True, "mlp": "swiglu"}])
+@pytest.mark.parametrize("model", [{}, {"bias": True, "output_bias": True, "mlp": "swiglu"}])
 def test_three_ways_are_one_function(model: dict[str, Any], options: dict[str, Any]) -> None:
     """Explicit, folded and hooked multipliers give one loss curve over 50 steps of AdamW."""
     curves = {way: curve(planned(way, model, **options)) for way in ("buffer", "fold", "hook")}
@@ -180,3 +181,103 @@ def test_a_foreign_model_is_folded_by_itself() -> None:
     message = error_of(plan, model, make_recipe(), scale(**TARGET), multipliers="glue")
     assert "'glue'" in message
     assert "fold" in message
+
+
+class Mha(nn.Module):
+    """Attention by torch's own module, which never calls its last layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mha = nn.MultiheadAttention(width, 4, batch_first=True, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mha(x, x, x, need_weights=False)[0]
+
+
+class MhaBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attn = Mha(width)
+        self.mlp = nn.Sequential()
+        self.mlp.add_module("c_fc", nn.Linear(width, 2 * width))
+        self.mlp.add_module("act", nn.GELU())
+        self.mlp.add_module("c_proj", nn.Linear(2 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class MhaModel(PostNormModel):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.layers = nn.ModuleList(MhaBlock(width) for _ in range(depth))
+
+
+@pytest.fixture
+def mha_recipe() -> cdp.Recipe:
+    recipe = cdp.Recipe.for_model(MhaModel(64, 2), scale(), lr=2**-7)
+    log2 = {"residual/type/attn": 2.0}
+    return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
+
+
+def test_torchs_own_attention_is_multiplied_too(mha_recipe: cdp.Recipe) -> None:
+    """nn.MultiheadAttention reads its last weight without a call: folded and hooked are equal."""
+    outputs = []
+    for way in ("fold", "hook"):
+        found = plan(MhaModel(64, 2).double(), mha_recipe, scale(), multipliers=way)
+        found.initialise(0)
+        outputs.append(found.model(token_batches(1)[0]))
+    torch.testing.assert_close(outputs[0], outputs[1])
+
+
+def test_hooks_reach_a_program_that_was_compiled_before(mha_recipe: cdp.Recipe) -> None:
+    """A model that has run compiled is multiplied after planning as the plain one is."""
+    model = PostNormModel(64, 4).double()
+    compiled = torch.compile(model, backend="eager")
+    tokens = token_batches(1)[0]
+    compiled(tokens)
+    recipe = cdp.Recipe.for_model(PostNormModel(64, 2), scale(), lr=2**-7)
+    found = plan(compiled, recipe, scale(depth=4))
+    found.initialise(0)
+    assert hooked(found)
+    torch.testing.assert_close(compiled(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("name", ["c_proj.bias", "ln_1.weight"])
+def test_frozen_tensors_in_blocks_are_refused(mha_recipe: cdp.Recipe, name: str) -> None:
+    """A frozen tensor has no plan to carry a multiplier: one line that names it."""
+    model = MhaModel(64, 2)
+    for full, parameter in model.named_parameters():
+        parameter.requires_grad_(not full.endswith(name))
+    assert name in error_of(plan, model, mha_recipe, scale())
+    plain = replace(mha_recipe, hyperparameters=replace(mha_recipe.hyperparameters, log2={}))
+    plan(model, plain, scale())
+
+
+class Auxiliary(nn.Linear):
+    """Gives a loss of its own besides."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x), torch.ones(())
+
+
+def test_of_a_tuple_the_first_is_multiplied() -> None:
+    """An auxiliary loss beside a branch's output is left alone; other outputs are refused."""
+    x = torch.randn(2, 3)
+    linear = Auxiliary(3, 3)
+    whole, _ = linear(x)
+    output, auxiliary = _MultiplyOutput(0.5)(linear, (x,), linear(x))
+    assert torch.equal(output, 0.5 * whole)
+    assert auxiliary == 1
+    assert "dict" in error_of(_MultiplyOutput(0.5), linear, (x,), {"y": x})
+
+
+def test_scaled_embeddings_are_warned_of() -> None:
+    """An embedding that the model multiplies by sqrt(width) grows on top of the plan."""
+    base, wide = PostNormModel(64, 2), PostNormModel(128, 2)
+    recipe = cdp.Recipe.for_model(base, scale(), lr=2**-7)
+    wide.embed_tokens.embed_scale = 128**0.5
+    with pytest.warns(UserWarning, match=r"embed_tokens.embed_scale = 11.3"):
+        plan(wide, recipe, scale(width=128))

@@ -71,9 +71,9 @@ def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> li
         layer = place.layer
         if match := _override(place.name, overrides):
             unused.discard(match.re.pattern)
-            decision = overrides[match.re.pattern], "override"
+            decision = _typed(place, overrides[match.re.pattern]), "override"
             if (given := match.groupdict().get("layer")) is not None:
-                layer = int(given) + 1
+                layer = _layer(given, match)
         else:
             decision = evidence.decide(place)
         if decision is None:
@@ -318,6 +318,22 @@ def _warn_of_depth_settings(model: nn.Module) -> None:
 
 def _override(name: str, overrides: Mapping[str, str]) -> re.Match[str] | None:
     return next((found for pattern in overrides if (found := re.search(pattern, name))), None)
+
+
+def _typed(place: Place, module_type: str) -> str:
+    """The type that an override gives; of a weight and its bias that it matches, the bias's."""
+    if not place.is_bias or is_bias(module_type):
+        return module_type
+    of_bias = "output_bias" if module_type == "unembedding" else f"{module_type}_bias"
+    return of_bias if of_bias in MODULE_TYPES else module_type
+
+
+def _layer(given: str, match: re.Match[str]) -> int:
+    if not given.isdecimal():
+        raise CompletedpError(
+            f"override {match.re.pattern!r}: its group `layer` matched {given!r}, not a number"
+        )
+    return int(given) + 1
 
 
 def _check_override(pattern: str, module_type: str) -> None:

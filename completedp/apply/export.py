@@ -105,16 +105,16 @@ def export(plan: Plan, form: ExportFormat) -> str:
             "target": plan.target.to_dict(),
             "groups": groups,
             "initial": {n: {"std": std, "value": value} for n, (std, value) in initial.items()},
-            "residual_multipliers": [list(pair) for pair in plan.residual_multipliers],
-            "multipliers": dict(plan.ways),
+            # What the values above leave to the forward pass; nothing where all is folded.
+            "hooks": hooked(plan),
+            "buffers": _left(plan),
         }
         return json.dumps(numbers, indent=1) + "\n"
-    buffers = plan.buffers
-    left = [x for pair in buffers["residual_multipliers"] for x in pair]
-    if hooked(plan) or any(x != 1.0 for x in (*left, buffers["output_multiplier"])):
+    if hooked(plan) or _left(plan):
         raise CompletedpError(
-            "this plan's multipliers are carried by buffers or hooks, which a file of numbers "
-            "cannot do: fold them (multipliers=fold), or export json"
+            "this plan leaves multipliers to buffers or hooks, which groups cannot carry: where "
+            "branches end in linear layers plan with multipliers=fold, elsewhere export json, "
+            "which lists them"
         )
     from completedp import __version__
     from completedp.apply.names import WRAPPERS
@@ -129,3 +129,15 @@ def export(plan: Plan, form: ExportFormat) -> str:
         wrappers="|".join(WRAPPERS),
     )
     return text + {"hf": _HF, "torchtitan": _TORCHTITAN}[form]
+
+
+def _left(plan: Plan) -> dict[str, Any]:
+    """Buffers that are not 1."""
+    buffers = plan.buffers
+    residual, output = buffers["residual_multipliers"], buffers["output_multiplier"]
+    found = {}
+    if any(x != 1.0 for pair in residual for x in pair):
+        found["residual_multipliers"] = residual
+    if output != 1.0:
+        found["output_multiplier"] = output
+    return found

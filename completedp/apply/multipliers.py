@@ -12,6 +12,7 @@ There are three ways to carry one, and all train the same function:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -71,6 +72,20 @@ def choose_ways(model: nn.Module, tensors: Sequence[TensorInfo], wanted: str) ->
     return ways
 
 
+def check_not_frozen(model: nn.Module, multipliers: Sequence[tuple[float, float]]) -> None:
+    """Frozen tensors have no plan, so a multiplier of theirs would be lost."""
+    if all(value == 1.0 for pair in multipliers for value in pair):
+        return
+    structure = Structure(model)
+    for place, parameter in structure.places():
+        if place.layer is not None and not parameter.requires_grad:
+            raise CompletedpError(
+                f"{place.name} is frozen, and its block's residual multipliers could not be "
+                "carried by it: train every tensor of the blocks, or give the model a "
+                "residual_multipliers buffer"
+            )
+
+
 def fold(tensor: TensorPlan, ways: Mapping[str, Way], independent_decay: bool) -> TensorPlan:
     """A tensor's plan with its multiplier taken into its values, where that is the way."""
     factor = tensor.multiplier
@@ -92,7 +107,7 @@ def fold(tensor: TensorPlan, ways: Mapping[str, Way], independent_decay: bool) -
         eps=tensor.eps / factor,
         weight_decay=tensor.weight_decay * decay,
         multiplier=1.0,
-        trace=trace | {"multiplier": ()},
+        trace=trace | {"multiplier": (("folded into its values", 1.0),)},
     )
 
 
@@ -105,15 +120,28 @@ def attach(plan: Plan) -> None:
         if isinstance(buffer, Tensor):
             buffer.copy_(torch.tensor(value, dtype=torch.float64))
     modules = Structure(plan.model).modules
+    changed = False
     for module in modules.values():
-        for key in [k for k, hook in module._forward_hooks.items() if isinstance(hook, _Multiply)]:
-            del module._forward_hooks[key]  # of an earlier plan
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [k for k, hook in hooks.items() if isinstance(hook, _Multiply)]:
+                del hooks[key]  # of an earlier plan
+                changed = True
     for path, factor in hooked(plan).items():
-        modules[path].register_forward_hook(_Multiply(factor))
+        if path == _head_path(plan):
+            # What it reads, and not what it gives: a bias on the logits is not multiplied.
+            modules[path].register_forward_pre_hook(_MultiplyInput(factor))
+        else:
+            modules[path].register_forward_hook(_MultiplyOutput(factor))
+        changed = True
+    if changed and "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # a program compiled before would go on without these hooks
 
 
 def hooked(plan: Plan) -> dict[str, float]:
     """Modules whose outputs hooks multiply: a branch's last norm, where it has none, linear."""
+    if "hook" not in plan.ways.values():
+        return {}
+    modules = Structure(plan.model).modules
     found: dict[str, float] = {}
     last_norms = {
         (t.info.layer, t.info.type.removesuffix("_post_norm"))
@@ -129,6 +157,8 @@ def hooked(plan: Plan) -> dict[str, float]:
             continue
         if branch is None or plan.ways[branch] != "hook":
             continue
+        if isinstance(modules[path.rpartition(".")[0]], nn.MultiheadAttention):
+            path = path.rpartition(".")[0]  # which uses its last layer's weight without calling it
         if branch == OUTPUT:
             found[path] = plan.output_multiplier
         elif info.layer is not None:
@@ -136,13 +166,36 @@ def hooked(plan: Plan) -> dict[str, float]:
     return {path: factor for path, factor in found.items() if factor != 1.0}
 
 
+def _head_path(plan: Plan) -> str | None:
+    heads = (t.name for t in plan.tensors if t.info.type == "unembedding")
+    return next((name.rpartition(".")[0] for name in heads), None)
+
+
 @dataclass(frozen=True)
 class _Multiply:
-    """A forward hook that multiplies what a module gives."""
+    """A hook with a factor."""
 
     factor: float
 
+
+class _MultiplyInput(_Multiply):
+    """A forward pre-hook that multiplies what a linear map reads."""
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+        return (inputs[0] * self.factor, *inputs[1:])
+
+
+class _MultiplyOutput(_Multiply):
+    """A forward hook that multiplies what a module gives; of a tuple, what comes first."""
+
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
-        if isinstance(output, tuple):  # Megatron's linear layers give their bias apart
-            return tuple(x * self.factor if isinstance(x, Tensor) else x for x in output)
-        return output * self.factor
+        if isinstance(output, Tensor):
+            return output * self.factor
+        if not isinstance(output, tuple) or not isinstance(output[0], Tensor):
+            raise CompletedpError(
+                f"{type(module).__name__} ends a residual branch and gives a "
+                f"{type(output).__name__}, which a hook cannot multiply"
+            )
+        bias = getattr(module, "bias", None)  # Megatron's linear layers give it apart
+        rest = (x * self.factor if x is bias and x is not None else x for x in output[1:])
+        return (output[0] * self.factor, *rest)

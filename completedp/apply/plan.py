@@ -21,7 +21,15 @@ from completedp.apply.classify import (
     depth_of,
     head_dim_of,
 )
-from completedp.apply.multipliers import Wanted, Way, attach, choose_ways, ends, fold
+from completedp.apply.multipliers import (
+    Wanted,
+    Way,
+    attach,
+    check_not_frozen,
+    choose_ways,
+    ends,
+    fold,
+)
 from completedp.apply.table import render
 from completedp.theory.errors import CompletedpError
 from completedp.theory.hparams import TUNABLE
@@ -289,6 +297,10 @@ def plan(
         (_product(residual("attn", layer)), _product(residual("mlp", layer)))
         for layer in range(1, target.depth + 1)
     ]
+    if {ways["attn"], ways["mlp"]} != {"buffer"}:
+        check_not_frozen(model, residual_multipliers)
+    if ratios.width != 1.0:
+        _warn_of_embedding_scale(model)
     if any(value != 1.0 for pair in residual_multipliers for value in pair):
         _warn_of_own_depth_scaling(model, tensors, target.depth)
     independent = rules.weight_decay == "independent"
@@ -313,6 +325,21 @@ def _check_model(
             f"head_dim is {head_dim} and was {recipe.head_dim} at base: the rules hold when width "
             "grows by more heads of the same size"
         )
+
+
+def _warn_of_embedding_scale(model: nn.Module) -> None:
+    """Gemma multiplies its embeddings by sqrt(width)."""
+    for name, module in model.named_modules():
+        scale = getattr(module, "embed_scale", None)
+        if isinstance(scale, torch.Tensor):
+            scale = None if scale.is_meta or scale.numel() != 1 else float(scale)
+            scale = scale or getattr(module, "scalar_embed_scale", None)
+        if isinstance(scale, float | int) and scale != 1:
+            warnings.warn(
+                f"{name}.embed_scale = {scale:g}: where that grows with the width, so do the "
+                "embeddings, on top of the plan; set it to the base model's value",
+                stacklevel=3,
+            )
 
 
 def _warn_of_own_depth_scaling(model: nn.Module, tensors: list[TensorInfo], depth: int) -> None:

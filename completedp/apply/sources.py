@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -22,9 +20,28 @@ def model_from(source: str) -> nn.Module:
     """
     if source.startswith("hf:"):
         return _from_hugging_face(source.removeprefix("hf:"))
-    make = function_from(source)
     with torch.device("meta"):
-        model = make()
+        return call(source)
+
+
+def call(source: str, *arguments: int) -> nn.Module:
+    """The model that the function gives which `module:function` names."""
+    name, colon, function = source.partition(":")
+    if name == "hf" or not (name and colon and function):
+        forms = "module:function" if arguments else "hf:OWNER/NAME, hf:FOLDER or module:function"
+        raise CompletedpError(f"model {source[:200]!r} must be {forms}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        make = getattr(importlib.import_module(name), function, None)
+        if not callable(make):
+            raise CompletedpError(f"{name} has no function {function!r}")
+        model = make(*arguments)
+    except CompletedpError as error:
+        raise CompletedpError(f"model {source[:200]!r}: {error}") from None
+    except (Exception, SystemExit) as error:  # the user's own code may fail in any way
+        raise CompletedpError(f"model {source[:200]!r}: {_short(error)}") from None
+    finally:
+        sys.path.pop(0)
     if not isinstance(model, nn.Module):
         raise CompletedpError(
             f"model {source!r} gave a {type(model).__name__}, not a torch.nn.Module"
@@ -32,24 +49,9 @@ def model_from(source: str) -> nn.Module:
     return model
 
 
-def function_from(source: str) -> Callable[..., Any]:
-    """The function that `module:function` names."""
-    name, colon, function = source.partition(":")
-    if not (name and colon and function):
-        raise CompletedpError(
-            f"model {source!r} must be hf:OWNER/NAME, hf:FOLDER or module:function"
-        )
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise CompletedpError(f"model {source!r}: {error}") from None
-    finally:
-        sys.path.pop(0)
-    found = getattr(module, function, None)
-    if not callable(found):
-        raise CompletedpError(f"model {source!r}: {name} has no function {function!r}")
-    return found
+def _short(error: BaseException) -> str:
+    """One line of an error that is not ours."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
 
 
 def _from_hugging_face(name: str) -> nn.Module:
@@ -57,10 +59,11 @@ def _from_hugging_face(name: str) -> nn.Module:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
         raise CompletedpError('hf: needs transformers: pip install "completedp[hf]"') from None
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise CompletedpError(f"no folder {name[:200]!r} with a config.json")
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=False)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise CompletedpError(f"no model hf:{name}: {reason:.300}") from None
+    except Exception as error:  # of the hub, of the file, or of what is in it
+        raise CompletedpError(f"no model 'hf:{name[:200]}': {_short(error)}") from None

@@ -27,7 +27,7 @@ from torch.func import functional_call
 
 from completedp.apply.classify import TensorInfo, classify
 from completedp.apply.plan import Plan
-from completedp.apply.structure import Structure
+from completedp.apply.structure import Structure, fans, is_norm
 from completedp.lm.corpora import documents
 from completedp.lm.tokenizer import ByteTokenizer
 from completedp.theory.errors import CompletedpError
@@ -70,8 +70,9 @@ def measure(
         owner = owners[tensor.name]
         start = at_start.get_parameter(tensor.name)
         delta = model.get_parameter(tensor.name).detach() - start.detach()
-        moved = _own(owner, tensor, after[owner][0], delta)
-        sizes["own", tensor.type].append(_mean_square(moved))
+        if fans(owner) or is_norm(owner) or isinstance(owner, nn.Embedding):  # others may be curved
+            moved = _own(owner, tensor, after[owner][0], delta)
+            sizes["own", tensor.type].append(_mean_square(moved))
         if not is_bias(tensor.type):
             sizes["initial", tensor.type].append(_mean_square(before[owner][1]))
             change = after[owner][1] - before[owner][1]
@@ -133,8 +134,7 @@ def _capture(model: nn.Module, probe: Tensor) -> dict[nn.Module, tuple[Any, Tens
 @contextmanager
 def _hooks(model: nn.Module, seen: dict[nn.Module, tuple[Any, Tensor]]) -> Iterator[None]:
     def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        whole = output[0] if isinstance(output, tuple) else output
-        seen[module] = (inputs[0] if inputs else None, whole.detach())
+        seen[module] = (inputs[0] if inputs else None, _first(output).detach())
 
     watched = [m for m in model.modules() if list(m.parameters(recurse=False))]
     # Before the plan's own hooks, if any: sizes are those without multipliers.
@@ -155,8 +155,13 @@ def _own(owner: nn.Module, tensor: TensorInfo, x: Tensor, delta: Tensor) -> Tens
     nothing = {name: torch.zeros_like(p) for name, p in owner.named_parameters(recurse=False)}
     bare = copy.copy(owner)
     bare._forward_hooks = OrderedDict()  # multipliers
+    bare._forward_pre_hooks = OrderedDict()
     changed = functional_call(bare, nothing | {key: delta}, (x,))
-    return changed - functional_call(bare, nothing, (x,))
+    return _first(changed) - _first(functional_call(bare, nothing, (x,)))
+
+
+def _first(output: Any) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output
 
 
 def _mean_square(x: Tensor | None) -> Tensor:

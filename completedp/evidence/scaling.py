@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from completedp.apply.classify import size_of
+from completedp.apply.classify import classify, size_of
 from completedp.apply.plan import Plan, plan
-from completedp.apply.sources import function_from
+from completedp.apply.sources import call
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.measure import Sizes, byte_text, measure
 from completedp.lm.tokenizer import ByteTokenizer
@@ -193,15 +193,16 @@ def _planned(
 
 def _of_the_user(source: str, scale: Scale) -> nn.Module:
     """The model that the user's function makes of a width and a depth, in float32."""
-    model = function_from(source)(scale.width, scale.depth)
-    if not isinstance(model, nn.Module):
-        raise CompletedpError(
-            f"model {source!r} gave a {type(model).__name__}, not a torch.nn.Module"
-        )
+    model = call(source, scale.width, scale.depth)
     if (found := size_of(model)) != (scale.width, scale.depth):
         raise CompletedpError(
             f"model {source!r} gave width {found[0]} and depth {found[1]} when asked for "
             f"{scale.width} and {scale.depth}"
+        )
+    vocab = next(t.shape[0] for t in classify(model) if t.type == "embedding")
+    if vocab < ByteTokenizer().vocab:
+        raise CompletedpError(
+            f"model {source!r} has {vocab} tokens, and the check's text {ByteTokenizer().vocab}"
         )
     return model.float()
 

@@ -43,6 +43,8 @@ def save_as_qwen3(model: nn.Module, folder: str | Path, *, context: int = 32_768
         raise CompletedpError(
             f"only the reference model can be saved as Qwen3, not {type(inner).__name__}"
         )
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise CompletedpError(f"cannot save as Qwen3: {str(folder)!r} is not a folder")
     if reason := _reason_against(inner):
         raise CompletedpError(f"cannot save as Qwen3: {reason}")
     try:
@@ -84,7 +86,7 @@ def _reason_against(model: Transformer) -> str | None:
     for name, module in model.named_modules():
         if name.endswith("norm") and type(module) is not RMSNorm:
             return f"{name} is a {type(module).__name__}, and Qwen3's norms are RMS norms"
-        if module._forward_hooks:
+        if module._forward_hooks or module._forward_pre_hooks:
             return (
                 f"{name or 'the model'} has a forward hook, which no checkpoint holds: plan with "
                 'multipliers="fold"'
@@ -111,6 +113,7 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
     for ours, name in pairs.items():
         weight = model.get_parameter(f"{ours}.weight").detach()
         if ours in multipliers and multipliers[ours] != 1:
-            weight = weight * multipliers[ours].to(weight.dtype)
+            wide = torch.promote_types(weight.dtype, torch.float32)
+            weight = (weight.to(wide) * multipliers[ours].to(wide)).to(weight.dtype)
         weights[f"{name}.weight"] = weight
     return weights
