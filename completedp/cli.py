@@ -11,6 +11,7 @@ import io
 import os
 import re
 import sys
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -249,10 +250,19 @@ class TrainVerb(TrainConfig):
 
     def run(self) -> int:
         """Train."""
+        from completedp.training.distributed import AgreedError, is_follower
         from completedp.training.loop import train
+        from completedp.training.process import Interrupted
 
         fields = {name: getattr(self, name) for name in TrainConfig.__dataclass_fields__}
-        result = train(TrainConfig(**fields))
+        try:
+            result = train(TrainConfig(**fields))
+        except (AgreedError, Interrupted) as stop:
+            if is_follower():  # the first rank says it for all
+                sys.exit(2 if isinstance(stop, AgreedError) else 130)
+            raise
+        if is_follower():
+            return 0
         if self.json:
             print_json(result.to_dict())
             return 0
@@ -386,6 +396,7 @@ def main() -> None:
     # GNU OpenMP's threads spin while they wait for each other. With any other program on the
     # machine that makes torch 10 to 20 times slower; a short spin costs nothing when alone.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    warnings.formatwarning = lambda message, *_, **__: f"completedp: {message}\n"
     try:
         sys.exit(_parse(sys.argv[1:]).run())
     except CompletedpError as error:

@@ -58,7 +58,6 @@ def main() -> None:
     plan.initialise(seed=0)  # each rank keeps its part; the draw is the same for any number of them
     optimizer = plan.adamw()
     scheduler = cdp.attach_schedule(optimizer, recipe.schedule, target.steps)
-
     text = b"".join(path.read_bytes() for path in sorted(Path(os.__file__).parent.glob("*.py")))
     data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     generator, window = torch.Generator().manual_seed(rank), torch.arange(args.length)
@@ -72,6 +71,7 @@ def main() -> None:
         scheduler.step()
         if rank == 0 and (step % max(target.steps // 8, 1) == 0 or step == target.steps - 1):
             print(f"step {step} loss {loss.item():.3f}")
+    dist.barrier()
     dist.destroy_process_group()
 
 

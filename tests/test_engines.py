@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from completedp.evidence import bench_search
 from completedp.evidence.config import SearchBenchConfig
 from completedp.search.config import EngineName
 from completedp.search.engines import (
@@ -403,4 +404,4 @@ def test_names_of_engines_agree() -> None:
     benched = get_args(get_args(get_type_hints(SearchBenchConfig)["engines"])[0])
     assert set(benched) == set(ENGINES) - {"grid"}
     landscapes = get_args(get_args(get_type_hints(SearchBenchConfig)["landscapes"])[0])
-    assert set(landscapes) == set(KINDS)
+    assert set(landscapes) == {*KINDS, bench_search.SURROGATE}

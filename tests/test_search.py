@@ -484,7 +484,6 @@ def test_studies_may_be_opened_at_once(data: str, tmp_path: Path) -> None:
         ({"context": 64 * 64}, "batch of 64 tokens is not a whole number of sequences of 4096"),
         ({"recipe": make_recipe(), "shape": Shape(head_dim=7)}, "not divisible by head_dim 7"),
         ({"shape": Shape(mlp="relu")}, "'relu'"),
-        ({"shape": Shape(bias=True)}, "qkv_bias"),
         ({"target": ("wdth=2",)}, "'wdth=2'"),
         ({"target": ("batch=16,tokens=1",)}, "leaves no room"),
         ({"data": "nowhere"}, "'nowhere'"),

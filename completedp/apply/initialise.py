@@ -24,6 +24,16 @@ def draw(tensor: TensorPlan, seed: int) -> Tensor:
     return torch.randn(tensor.info.shape, generator=generator) * tensor.init_std
 
 
+def fill(tensor: Tensor, whole: Tensor) -> None:
+    """Copy a whole tensor into one that may be sharded: each rank keeps its part, none is sent."""
+    if hasattr(tensor, "placements"):  # a DTensor, whose import costs others half a second
+        from torch.distributed.tensor import distribute_tensor
+
+        mesh, placements = tensor.device_mesh, tensor.placements  # pyright: ignore
+        whole = distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    tensor.copy_(whole)
+
+
 @torch.no_grad()
 def initialise(plan: Plan, seed: int) -> None:
     """Fill the parameters of the plan's model in place."""
@@ -35,4 +45,4 @@ def initialise(plan: Plan, seed: int) -> None:
                 f"{tensor.name} is on the meta device: "
                 'call model.to_empty(device="cpu") (or "cuda") before plan.initialise()'
             )
-        parameter.copy_(draw(tensor, seed))
+        fill(parameter, draw(tensor, seed))

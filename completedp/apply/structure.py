@@ -274,9 +274,14 @@ def _is_block_list(module: nn.Module) -> bool:
         or any(isinstance(m, nn.Embedding) for m in children[0].modules())
     ):
         return False
-    return len({type(child) for child in children}) == 1 and all(
+    return len({_own_class(child) for child in children}) == 1 and all(
         sum(p.ndim > 1 for p in child.parameters()) > 1 for child in children
     )
+
+
+def _own_class(module: nn.Module) -> type:
+    """A module's class before `fully_shard`, which gives what it shards one called FSDP."""
+    return next(kind for kind in type(module).__mro__ if not kind.__name__.startswith("FSDP"))
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -318,7 +323,7 @@ def gain_offset(norm: nn.Module) -> float:
     try:
         with torch.no_grad():
             y = stand_in.forward(x)
-    except (RuntimeError, TypeError, ValueError, AttributeError):
+    except Exception:
         return 0.0  # takes more than its input: an ordinary gain as far as anyone can tell
     return float(isinstance(y, torch.Tensor) and bool(torch.any(y != 0)))
 

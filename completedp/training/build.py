@@ -45,6 +45,15 @@ def stack_model(config: ModelConfig, device: torch.device) -> Transformer:
     return meta_model(config, None if dtype == torch.float32 else dtype)
 
 
+def planned_meta_model(
+    config: ModelConfig, recipe: Recipe, target: Scale, dtype: torch.dtype = torch.float32
+) -> tuple[Transformer, Plan]:
+    """A model without memory, with its plan. Weights are never kept below float32."""
+    weights = torch.promote_types(dtype, torch.float32)
+    model = meta_model(config, dtype if dtype != weights else None).to(weights)
+    return model, plan(model, recipe, target)
+
+
 def planned_model(
     config: ModelConfig,
     recipe: Recipe,
@@ -54,10 +63,8 @@ def planned_model(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Transformer, Plan]:
-    """A model on a device, initialised, with its plan. Weights are never kept below float32."""
-    weights = torch.promote_types(dtype, torch.float32)
-    model = meta_model(config, dtype if dtype != weights else None).to(weights)
-    planned = plan(model, recipe, target)  # before any memory is taken: mistakes cost nothing
+    """A model on a device, initialised, with its plan."""
+    model, planned = planned_meta_model(config, recipe, target, dtype)  # mistakes cost nothing yet
     model.to_empty(device=device)
     planned.initialise(seed)
     return model, planned

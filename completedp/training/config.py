@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from completedp.theory.checks import check_number, check_path
 from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
+
+Parallel = Literal["fsdp", "ddp"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,8 @@ class TrainConfig:
     clip: float = 0.0
     """Clip the gradient's norm; 0 is off. Clipping rescales what eps is compared with."""
     micro_batch: int | None = None
-    """Sequences per forward pass; gradients accumulate to the batch. All at once if not given."""
+    """Sequences per forward pass, on each rank; gradients accumulate to the batch. All at once if
+    not given."""
     eval_every: int = 0
     """Steps between evaluations; 0 evaluates at the end alone."""
     eval_sequences: int = 256
@@ -80,6 +83,8 @@ class TrainConfig:
     """Type of the matrix products: auto (bfloat16 on a GPU), float32, bfloat16, float64."""
     compile: bool = False
     """Compile the forward and backward pass."""
+    parallel: Parallel = "fsdp"
+    """Under torchrun: fsdp shards weights, gradients and moments; ddp keeps a copy on each rank."""
     tensorboard: bool = False
     """Also write TensorBoard events into the run folder."""
     wandb: str | None = None
@@ -99,6 +104,8 @@ class TrainConfig:
             raise CompletedpError(
                 f"unknown dtype {self.dtype!r}: choose auto, float32, bfloat16 or float64"
             )
+        if self.parallel not in get_args(Parallel):
+            raise CompletedpError(f"unknown parallel {self.parallel!r}: choose fsdp or ddp")
 
     def target(self, recipe: Recipe) -> Scale:
         """The scale to train at."""
@@ -112,17 +119,24 @@ class TrainConfig:
         given = {"lr": self.lr, "weight_decay": self.weight_decay}
         return recipe.with_values(**{k: v for k, v in given.items() if v is not None})
 
-    def sequences(self, batch: int) -> int:
-        """Sequences per optimizer step."""
+    def sequences(self, batch: int, ranks: int = 1) -> int:
+        """Sequences per optimizer step, of all ranks together."""
         if batch % self.context:
             raise CompletedpError(
                 f"batch of {batch} tokens is not a whole number of sequences of {self.context} "
                 "tokens (context)"
             )
         count = batch // self.context
-        if self.micro_batch is not None and (self.micro_batch < 1 or count % self.micro_batch):
+        if count % ranks:
             raise CompletedpError(
-                f"micro_batch {self.micro_batch} does not divide the batch's {count} sequences"
+                f"the batch's {count} sequences do not divide among {ranks} ranks: start another "
+                "number of processes, or change --batch or --context"
+            )
+        own, of_each = count // ranks, "" if ranks == 1 else f" on each of {ranks} ranks"
+        if self.micro_batch is not None and (self.micro_batch < 1 or own % self.micro_batch):
+            raise CompletedpError(
+                f"micro_batch {self.micro_batch} does not divide the batch's {own} sequences"
+                f"{of_each}"
             )
         return count
 
@@ -139,7 +153,7 @@ def scale_like(base: Scale, **sizes: int | None) -> Scale:
 # What may differ between a run and its resumption without changing the result but for rounding.
 INCIDENTAL = frozenset(
     {"out", "stop_after", "device", "compile", "tensorboard", "wandb", "log_every"}
-    | {"checkpoint_every", "eval_every", "micro_batch"}
+    | {"checkpoint_every", "eval_every", "micro_batch", "parallel"}
     | {"recipe", "data"}  # what is in them is compared instead
 )
 

@@ -2,7 +2,8 @@
 
 The folder holds config.json, recipe.json, plan.json, metrics.jsonl, result.json and, on the way,
 a checkpoint. The same command resumes what it finds and ends bit-equal on a CPU. Divergence is a
-result, not a crash.
+result, not a crash. Under torchrun every rank runs this loop on its part of each batch, and the
+first one writes.
 """
 
 from __future__ import annotations
@@ -13,40 +14,38 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from completedp.apply.optimise import set_learning_rates
 from completedp.lm.batches import Batches, TokenDataset, validation_batches
 from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
-from completedp.lm.transformer import Transformer
 from completedp.theory.errors import CompletedpError
 from completedp.theory.files import read_json, write_text_atomically
 from completedp.theory.recipe import Recipe
-from completedp.training.build import (
-    choose_device,
-    choose_dtype,
-    loss_of,
-    model_config,
-    planned_model,
-)
-from completedp.training.checkpoint import load_checkpoint, read_step, save_checkpoint
+from completedp.training.build import choose_dtype, loss_of, model_config, planned_meta_model
+from completedp.training.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from completedp.training.config import TrainConfig, same_run
+from completedp.training.distributed import Ranks, distribute, joined
 from completedp.training.metrics import Metrics, require_sinks
-from completedp.training.process import held_signals, only_process
+from completedp.training.process import Interrupted, held_signals, only_process
 from completedp.training.progress import Reporter
 
 DIVERGED_ABOVE = 2.0
 """A loss this many times the first one's is divergence, as is one that is not finite."""
 EVALUATION_TOKENS = 65_536
 """An evaluation takes about this many tokens at a time."""
-CHECK_EVERY = 20
-"""On a GPU losses are read every so many steps: reading one waits for the device."""
+CHECK_EVERY, CHECK_SECONDS = 20, 2.0
+"""On a GPU losses are read every so many steps, as reading one waits for the device; or seconds,
+if that is sooner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,86 +77,133 @@ class _DivergedError(Exception):
 
 def train(config: TrainConfig, *, recipe: Recipe | None = None, quiet: bool = False) -> Result:
     """Run, or resume, or return what a finished run found."""
-    recipe = recipe or config.load_recipe()
     folder = Path(config.out).expanduser()
-    manifest = Manifest.load(config.data)
-    # What makes this run the run it is; on disk beside how it was asked for.
-    identity = {"data_digest": manifest.digest(), "recipe_digest": _digest(recipe)}
-    done = _finished(folder, config, identity)
-    if done is not None:
-        return done
-    require_sinks(tensorboard=config.tensorboard, wandb=config.wandb)
-    run = _Run(config, recipe, manifest, folder, quiet)
-    with only_process(folder), held_signals() as interrupted:
+    with joined(config.device) as ranks, ExitStack() as stack:
+        if not ranks.first:  # whose warnings are those of all
+            stack.enter_context(warnings.catch_warnings(action="ignore", category=UserWarning))
+        done = None
+        with ranks.together():
+            recipe = recipe or config.load_recipe()
+            manifest = Manifest.load(config.data)
+            # What makes this run the run it is; on disk beside how it was asked for.
+            identity = {"data_digest": manifest.digest(), "recipe_digest": _digest(recipe)}
+            if ranks.first:
+                done = _finished(folder, config, identity)
+        done = ranks.share(done)
+        if done is not None:
+            return done
+        ranks.check_same(identity)
+        with ranks.together():
+            require_sinks(tensorboard=config.tensorboard, wandb=config.wandb)
+            run = _Run(config, recipe, manifest, folder, ranks, quiet)
+        run.build()
+        with ranks.together():
+            if ranks.first:
+                stack.enter_context(only_process(folder))
+        interrupted = stack.enter_context(held_signals())
         run.open(identity)
         try:
-            return run.go(interrupted)
+            return ranks.share(run.go(interrupted))
         finally:
-            run.metrics.close()
+            run.close()
 
 
 class _Run:
     """The state of one run."""
 
-    metrics: Metrics
-
     def __init__(
-        self, config: TrainConfig, recipe: Recipe, manifest: Manifest, folder: Path, quiet: bool
+        self,
+        config: TrainConfig,
+        recipe: Recipe,
+        manifest: Manifest,
+        folder: Path,
+        ranks: Ranks,
+        quiet: bool,
     ) -> None:
-        self.config, self.recipe, self.folder, self.quiet = config, recipe, folder, quiet
+        self.config, self.recipe, self.folder, self.ranks = config, recipe, folder, ranks
+        self.quiet = quiet or not ranks.first
         self.target = config.target(recipe)
-        sequences = config.sequences(self.target.batch)
         self.manifest = manifest
         self.train_data = TokenDataset(config.data, "train", config.context)
         self.valid_data = TokenDataset(config.data, "valid", config.context)
+        sequences = config.sequences(self.target.batch, ranks.world)
         self.batches = Batches(self.train_data, sequences, config.seed)
-        self.device = choose_device(config.device)
-        self.model, self.plan = planned_model(
+        self.model, self.plan = planned_meta_model(
             model_config(config.shape, manifest.vocab, self.target, recipe.head_dim),
             recipe,
             self.target,
-            seed=config.seed,
-            device=self.device,
-            dtype=choose_dtype(config.dtype, self.device),
+            choose_dtype(config.dtype, ranks.device),
         )
-        self.optimizer = self.plan.adamw()
-        self.loss: Callable[..., Loss] = loss_of
-        if config.compile:
-            self.loss = torch.compile(loss_of, dynamic=False)
         if config.clip:
             warnings.warn(
                 "gradient clipping changes the gradients that the rules scale eps to",
                 stacklevel=3,
             )
 
+    def build(self) -> None:
+        """Memory, initial values, the loss in training and in evaluation, and the optimizer."""
+        config, ranks = self.config, self.ranks
+        self.loss: Callable[..., Loss]
+        self.evaluation_loss: Callable[..., Loss]
+        if ranks.alone:
+            self.model.to_empty(device=ranks.device)
+            self.plan.initialise(config.seed)
+            compiled = torch.compile(loss_of, dynamic=False) if config.compile else loss_of
+            self.loss = partial(compiled, self.model)
+            self.evaluation_loss = partial(loss_of, self.model)
+        else:
+            self.loss = self.evaluation_loss = distribute(
+                self.model,
+                self.plan,
+                ranks,
+                parallel=config.parallel,
+                seed=config.seed,
+                compile=config.compile,
+            )
+        self.optimizer = self.plan.adamw()
+
     def open(self, identity: dict[str, str]) -> None:
         """Go back to the checkpoint, if there is one, and write what the run is."""
-        config, folder = self.config, self.folder
+        config, folder, ranks = self.config, self.folder, self.ranks
         self.step, self.seconds_before, self.first_loss = 0, 0.0, math.nan
         self.last_finite: float | None = None
-        if read_step(folder) is not None:
-            self.step, extra = load_checkpoint(folder, self.model, self.optimizer)
+        checkpoint = None
+        with ranks.together():
+            checkpoint = find_checkpoint(folder) if ranks.first else None
+        checkpoint = ranks.share(checkpoint)
+        if checkpoint is not None:
+            self.step, extra = load_checkpoint(checkpoint, self.model, self.optimizer, ranks)
             self.seconds_before = float(extra.get("seconds", 0.0))
             self.first_loss = float(extra.get("first_loss", math.nan))
             self.last_finite = extra.get("last_finite_loss")
+        self.metrics: Metrics | None = None
+        with ranks.together():
             if not 0 <= self.step <= self.target.steps:
                 raise CompletedpError(
                     f"{str(folder)!r} has a checkpoint of step {self.step}, outside the run's "
                     f"{self.target.steps} steps: remove it to start over"
                 )
-        self.recipe.save(folder / "recipe.json")
-        _write_json(folder / "plan.json", self.plan.to_dict())
-        _write_json(folder / "config.json", config.to_dict() | identity)  # last: it says whose
-        self.metrics = Metrics(
-            folder,
-            resume_at=self.step,
-            tensorboard=config.tensorboard,
-            wandb=config.wandb,
-            config=config.to_dict(),
-        )
-        self.began = time.monotonic()
+            if ranks.first:
+                self.recipe.save(folder / "recipe.json")
+                _write_json(folder / "plan.json", self.plan.to_dict())
+                _write_json(folder / "config.json", config.to_dict() | identity)  # says whose
+                self.metrics = Metrics(
+                    folder,
+                    resume_at=self.step,
+                    tensorboard=config.tensorboard,
+                    wandb=config.wandb,
+                    config=config.to_dict(),
+                )
+        self.began = self.read_last = time.monotonic()
         self.start = self.step
+        self.read_at = self.step + 1
+        self.stop_asked = False
         self.pending: list[tuple[int, Tensor]] = []
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        if self.metrics is not None:
+            self.metrics.close()
 
     @property
     def seconds(self) -> float:
@@ -167,24 +213,23 @@ class _Run:
         """Train to the end, or to divergence, or to where the config or a signal says to stop."""
         config, steps = self.config, self.target.steps
         last = min(steps, config.stop_after or steps)
-        read_every = 1 if self.device.type == "cpu" else CHECK_EVERY
         try:
             with Reporter("train", steps, self.step, quiet=self.quiet) as reporter:
                 while self.step < last:
                     self._update(steps)
-                    if self.step % read_every == 0 or self.step == last:
-                        self._read_losses(steps)
+                    if self.step >= self.read_at or self.step == last:
+                        self._read(interrupted())
                         reporter.update(self.step, self._note)
                     at_end = self.step == steps
                     if config.eval_every and self.step % config.eval_every == 0 and not at_end:
-                        loss = evaluate(self.model, self.valid_data, config, self.device)
-                        self.metrics.log({"step": self.step, "valid_loss": loss})
+                        self._log({"step": self.step, "valid_loss": self._evaluate()})
                     every = config.checkpoint_every
                     if every and self.step % every == 0 and not at_end:
                         self._save()
-                    if interrupted():
+                    # One of many ranks stops when all have heard of it, at the next reading.
+                    if self.stop_asked or (self.ranks.alone and interrupted()):
                         self._save()
-                        raise KeyboardInterrupt
+                        raise Interrupted
             if last < steps:
                 self._save()
         except _DivergedError:
@@ -192,22 +237,24 @@ class _Run:
         return self._finish("stopped" if last < steps else "ok")
 
     def _update(self, steps: int) -> None:
-        """One optimizer step on one batch, in micro-batches."""
-        config = self.config
+        """One optimizer step on this rank's part of one batch, in micro-batches."""
+        config, ranks = self.config, self.ranks
         set_learning_rates(self.optimizer, self.recipe.schedule(self.step, steps))
-        inputs, targets = self.batches.batch(self.step)
-        micro = config.micro_batch or len(inputs)
-        parts = len(inputs) // micro
+        indices = self.batches.indices(self.step)
+        own = len(indices) // ranks.world
+        inputs, targets = self.train_data.take(indices[ranks.rank * own :][:own])
+        micro = config.micro_batch or own
+        parts = own // micro
         losses: list[Tensor] = []
         for part in range(parts):
             rows = slice(part * micro, (part + 1) * micro)
-            loss = self.loss(
-                self.model,
-                torch.from_numpy(inputs[rows]).to(self.device, non_blocking=True),
-                torch.from_numpy(targets[rows]).to(self.device, non_blocking=True),
-                config.z_loss,
-            )
-            (loss.total / parts).backward()
+            with self._gradients_stay() if part < parts - 1 else nullcontext():
+                loss = self.loss(
+                    torch.from_numpy(inputs[rows]).to(ranks.device, non_blocking=True),
+                    torch.from_numpy(targets[rows]).to(ranks.device, non_blocking=True),
+                    config.z_loss,
+                )
+                (loss.total / parts).backward()
             losses.append(loss.cross_entropy)
         if config.clip:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
@@ -216,32 +263,58 @@ class _Run:
         self.step += 1
         self.pending.append((self.step, torch.stack(losses).mean()))
 
-    def _read_losses(self, steps: int) -> None:
-        """Bring the losses since the last reading to the host, log some, judge all."""
-        losses = torch.stack([loss for _, loss in self.pending]).tolist()
-        for (step, _), loss in zip(self.pending, losses, strict=True):
+    def _gradients_stay(self) -> AbstractContextManager[None]:
+        """Copies add up their gradients and send them once; shards have no room for whole ones."""
+        if isinstance(self.loss, DistributedDataParallel):
+            return self.loss.no_sync()
+        return nullcontext()
+
+    def _read(self, interrupted: bool = False) -> None:
+        """Bring the losses since the last reading to the host, log some, judge all.
+
+        Of many ranks the mean counts; and whether to stop, and when to read again, is agreed on.
+        """
+        steps, now = self.target.steps, time.monotonic()
+        losses = torch.stack([loss for _, loss in self.pending])
+        *losses, asked, seconds = zip(
+            *self.ranks.gather(losses, (interrupted, now - self.read_last)), strict=True
+        )
+        self.stop_asked = any(asked)
+        pace = CHECK_SECONDS * len(self.pending) / max(seconds)  # steps
+        on_cpu = self.ranks.device.type == "cpu"
+        self.read_at = self.step + (1 if on_cpu else max(1, min(CHECK_EVERY, int(pace))))
+        self.read_last = now
+        for (step, _), each in zip(self.pending, losses, strict=True):
+            loss = sum(each) / len(each)
             if step == 1:
                 self.first_loss = loss
             diverged = not math.isfinite(loss) or loss > DIVERGED_ABOVE * self.first_loss
             if math.isfinite(loss):
                 self.last_finite = loss
             if step % self.config.log_every == 0 or step in (1, steps) or diverged:
-                self._log(step, loss, steps)
+                self._log_step(step, loss)
             if diverged:
                 self.step = step
                 raise _DivergedError
         self.pending.clear()
 
-    def _log(self, step: int, loss: float, steps: int) -> None:
+    def _log(self, row: dict[str, Any]) -> None:
+        if self.metrics is not None:
+            self.metrics.log(row)
+
+    def _log_step(self, step: int, loss: float) -> None:
         done = (self.step - self.start) * self.target.batch
         row = {
             "step": step,
             "tokens": step * self.target.batch,
             "loss": loss if math.isfinite(loss) else None,
-            "lr_multiplier": self.recipe.schedule(step - 1, steps),
+            "lr_multiplier": self.recipe.schedule(step - 1, self.target.steps),
             "tokens_per_second": done / max(1e-9, time.monotonic() - self.began),
         }
-        self.metrics.log(row)
+        self._log(row)
+
+    def _evaluate(self) -> float:
+        return evaluate(self.evaluation_loss, self.valid_data, self.config, self.ranks)
 
     def _note(self) -> str:
         rate = (self.step - self.start) * self.target.batch / (time.monotonic() - self.began)
@@ -250,19 +323,19 @@ class _Run:
 
     def _save(self) -> None:
         if self.pending:
-            self._read_losses(self.target.steps)
+            self._read()
         extra = {
             "seconds": self.seconds,
             "first_loss": self.first_loss,
             "last_finite_loss": self.last_finite,
         }
-        save_checkpoint(self.folder, self.model, self.optimizer, self.step, extra)
+        save_checkpoint(self.folder, self.model, self.optimizer, self.step, extra, self.ranks)
 
     def _finish(self, status: str) -> Result:
         valid = None
         if status == "ok":
-            valid = evaluate(self.model, self.valid_data, self.config, self.device)
-            self.metrics.log({"step": self.step, "valid_loss": valid})
+            valid = self._evaluate()
+            self._log({"step": self.step, "valid_loss": valid})
             if self.config.checkpoint_every:
                 self._save()
         result = Result(
@@ -276,21 +349,28 @@ class _Run:
             parameters=sum(p.numel() for p in self.model.parameters()),
             seconds=self.seconds,
         )
-        _write_json(self.folder / "result.json", result.to_dict())
+        if self.ranks.first:
+            _write_json(self.folder / "result.json", result.to_dict())
         return result
 
 
 @torch.no_grad()
 def evaluate(
-    model: Transformer, data: TokenDataset, config: TrainConfig, device: torch.device
+    loss: Callable[..., Loss], data: TokenDataset, config: TrainConfig, ranks: Ranks
 ) -> float:
-    """Mean cross-entropy over the same held-out windows every time."""
+    """Mean cross-entropy over the same held-out windows every time, shared among the ranks."""
     windows = evaluation_windows(data, config.eval_sequences)
+    parts = windows.tensor_split(ranks.world)  # the first is the longest
+    own = parts[ranks.rank]
+    size = config.micro_batch or max(1, EVALUATION_TOKENS // config.context)
     total = 0.0
-    for rows in windows.split(config.micro_batch or max(1, EVALUATION_TOKENS // config.context)):
-        rows = rows.to(device)
-        total += float(loss_of(model, rows[:, :-1], rows[:, 1:]).cross_entropy) * len(rows)
-    return total / len(windows)
+    for start in range(0, len(parts[0]), size):
+        rows = own[start : start + size]
+        # A rank with nothing left still takes part: shards are gathered by all ranks together.
+        taken = (rows if len(rows) else windows[:1]).to(ranks.device)
+        total += float(loss(taken[:, :-1], taken[:, 1:]).cross_entropy) * len(rows)
+    sums = ranks.gather(torch.zeros(0), (total,))
+    return sum(part for (part,) in sums) / len(windows)
 
 
 def evaluation_windows(data: TokenDataset, sequences: int) -> Tensor:

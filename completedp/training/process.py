@@ -15,6 +15,10 @@ from completedp.theory.errors import CompletedpError
 LOCK = ".lock"
 
 
+class Interrupted(KeyboardInterrupt):
+    """Asked to stop, and everything is saved."""
+
+
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
     """Hold a run folder, making it if need be; a second process is told so. Dies with us."""
