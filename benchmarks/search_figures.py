@@ -38,7 +38,9 @@ def draw_real(panel: Any, found: dict[str, Any]) -> None:
     start = fresh["start"]["mean"]
     for way in ("trust-region", "recombine"):
         named = [
-            name.split(", seed ")[1].split(", ") for name in fresh if name.startswith(f"{way}, s")
+            name.split(", seed ")[1].split(", ")
+            for name in fresh
+            if name.startswith(f"{way}, seed ")
         ]
         named = [(int(after), seed) for seed, after in named]
         looks = sorted({after for after, _ in named})
