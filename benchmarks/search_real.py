@@ -4,9 +4,9 @@
 
 First the global values of a small model are tuned. From there the paper's search gets `--trials`
 (1000) trials and the default engine `--budget` (300), each also with early stopping, with every
-seed (the paper's, which takes longest, with `--paper-seeds` alone); all are per-module searches (type x
-depth) with the same slots. What each would recommend after 100, 300 and 1000 trials, and the start,
-is then trained again on fresh seeds: that is the loss that counts.
+seed (the paper's, which takes longest, with `--paper-seeds` alone); all are per-module searches
+(type x depth) with the same slots. What each would recommend after 100, 300 and 1000 trials, and
+the start, is then trained again on fresh seeds: that is the loss that counts.
 OUT/search.db holds every trial (the same command goes on),
 OUT/real.json the table, OUT/trials.npz points and losses for the surrogate of `bench search`.
 """
