@@ -14,14 +14,10 @@ import argparse
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from completedp.apply.plan import plan
-from completedp.evidence.bench import RandomTokens, step_seconds
+from completedp.evidence.bench import full_stack, step_seconds
+from completedp.evidence.config import BenchConfig
 from completedp.lm.transformer import ModelConfig
-from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Scale
-from completedp.training.build import choose_device, meta_model, stack_model
-from completedp.training.slots import Slots, Trial
-from completedp.training.stacked import next_token_loss
+from completedp.training.build import choose_device
 
 STEPS = 3
 
@@ -40,26 +36,8 @@ def main() -> None:
     shape = ModelConfig(
         vocab=args.vocab, width=args.width, depth=args.depth, head_dim=args.head_dim
     )
-    batch = args.sequences * args.context
-    scale = Scale(width=args.width, depth=args.depth, batch=batch, tokens=batch * 1000)
-    blank = meta_model(shape)
-    planned = plan(blank, Recipe.for_model(blank, scale, lr=2.0**-10), scale)
-    slots = Slots(
-        stack_model(shape, device),
-        args.slots,
-        RandomTokens(args.vocab, 4096, args.context),
-        None,
-        sequences=args.sequences,
-        max_steps=1000,
-        device=device,
-        z_loss=1e-4,
-        chunk=args.chunk,
-        compile=True,
-        loss=next_token_loss if args.vmap else None,
-    )
-    slots.prepare()
-    for slot in range(args.slots):
-        slots.fill(slot, Trial(plan=planned, seed=slot, steps=1000))
+    bench = BenchConfig(sequences=args.sequences, context=args.context, chunk=args.chunk)
+    slots = full_stack(args.slots, shape, bench, device, by_vmap=args.vmap)
     seconds = step_seconds(slots.train_step, 10, device)
     print(f"{seconds * 1e3:.2f} ms a step, {seconds / args.slots * 1e3:.4f} ms a trial-step")
     on_gpu = device.type == "cuda"

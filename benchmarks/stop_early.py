@@ -1,12 +1,13 @@
 """What early stopping saves and costs, on a surrogate of real training.
 
-    python benchmarks/stop_early.py [--seeds 24] [--slots 64]
+    python benchmarks/stop_early.py [--seeds 24] [--slots 64] [--true-ends]
 
 The shipped trials of benchmarks/search_real.py give each point's final loss and its loss at a
 quarter of the steps, both from Gaussian processes, with noise that is correlated as it was in the
 trials. Searches run on them in rounds of a quarter of a trial, as a stack of slots would, with the
 stopping rule of `completedp search` and without; printed are the truth of what they recommend and
-the part of the steps that they took.
+the part of the steps that they took. `--true-ends` tells the engine what stopped trials would have
+ended at: what a perfect forecast would be worth.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def trained() -> tuple[Surrogate, Surrogate, np.ndarray]:
 
 
 def search(
-    engine_name: str, trials: int, seed: int, slots: int, stopping: bool
+    engine_name: str, trials: int, seed: int, slots: int, stopping: bool, true_ends: bool
 ) -> tuple[float, float]:
     """The truth of the recommendation, and the part of the steps that were trained."""
     final, early, together = trained()
@@ -77,7 +78,7 @@ def search(
             point, end, _, done = running[number]
             if stopped or done == 4:
                 del running[number]
-                loss = rule.estimate(point, losses) if stopped else end
+                loss = rule.estimate(point, losses) if stopped and not true_ends else end
                 engine.tell(number, point, loss)
                 rule.tell(number, point, losses, loss, "stopped" if stopped else "ok")
 
@@ -87,12 +88,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, default=24)
     parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--true-ends", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
     with ProcessPoolExecutor(args.processes) as pool:
         for (name, trials), stopping in product(RUNS, (False, True)):
             found = [
-                pool.submit(search, name, trials, seed, args.slots, stopping)
+                pool.submit(search, name, trials, seed, args.slots, stopping, args.true_ends)
                 for seed in range(args.seeds)
             ]
             truths, parts = np.array([run.result() for run in found]).T

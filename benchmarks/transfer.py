@@ -5,7 +5,7 @@
 Makes a small recipe of global values (OUT/recipe.json) and sweeps its learning rate over ten
 octaves, along each axis by 2, 4 and 8, with three seeds and the rules of completedp, mup and sp.
 DATA is a folder made by `completedp data` with a BPE of 4096 tokens. It goes on where it stopped;
-about 10 minutes on one H200. The result is docs/transfer.md's table and plot.
+about 20 minutes on one H200. The result is docs/transfer.md's table and plot.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitSubcommandPrefixes, subcommand
 
-from completedp.cli_output import print_json
+from completedp.cli_common import as_config, print_json
 from completedp.evidence.config import BenchConfig, OptimizerBenchConfig, SearchBenchConfig
 
 
@@ -22,8 +22,7 @@ class BenchSlotsVerb(BenchConfig):
         """Time and print."""
         from completedp.evidence.bench import bench_slots, bench_text
 
-        fields = {name: getattr(self, name) for name in BenchConfig.__dataclass_fields__}
-        found = bench_slots(BenchConfig(**fields))
+        found = bench_slots(as_config(self, BenchConfig))
         if self.json:
             print_json(found)
         else:
@@ -43,7 +42,6 @@ class BenchSearchVerb(SearchBenchConfig):
         from completedp.evidence.bench_search import bench_search, bench_search_text
         from completedp.training.progress import Reporter
 
-        fields = {name: getattr(self, name) for name in SearchBenchConfig.__dataclass_fields__}
         reporters: list[Any] = []
 
         def progress(done: int, total: int) -> None:
@@ -52,7 +50,7 @@ class BenchSearchVerb(SearchBenchConfig):
             reporters[0].update(done, lambda: "")
 
         try:
-            found = bench_search(SearchBenchConfig(**fields), progress)
+            found = bench_search(as_config(self, SearchBenchConfig), progress)
         finally:
             for reporter in reporters:
                 reporter.__exit__()
@@ -74,8 +72,7 @@ class BenchOptimizerVerb(OptimizerBenchConfig):
         """Time and print."""
         from completedp.evidence.bench_optimizer import bench_optimizer, bench_optimizer_text
 
-        fields = {name: getattr(self, name) for name in OptimizerBenchConfig.__dataclass_fields__}
-        found = bench_optimizer(OptimizerBenchConfig(**fields))
+        found = bench_optimizer(as_config(self, OptimizerBenchConfig))
         if self.json:
             print_json(found)
         else:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from completedp.cli_output import print_json
+from completedp.cli_common import print_json
 from completedp.search.config import StudyConfig, WorkerConfig
 from completedp.theory.checks import check_path
 from completedp.theory.errors import CompletedpError

@@ -8,6 +8,7 @@ other: W' = cW behind a multiplier 1/c has init std x c, lr x c, eps / c and wei
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import mup
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,8 +17,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 import completedp as cdp
-
-mup = pytest.importorskip("mup", reason="needs pip install --no-deps mup==1.0.0")
 
 RATIOS = [1, 2, 8]
 TRAINED = [1, 2, 3]

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 Way = Literal["buffer", "fold", "hook"]
 Wanted = Literal["auto", "buffer", "fold", "hook"]
 OUTPUT = "output"
-_BUFFERS = {"attn": "residual_multipliers", "mlp": "residual_multipliers"} | {
-    OUTPUT: "output_multiplier"
+_BUFFERS = {
+    "attn": "residual_multipliers",
+    "mlp": "residual_multipliers",
+    OUTPUT: "output_multiplier",
 }
 
 

@@ -30,7 +30,8 @@ def call(source: str, *arguments: int) -> nn.Module:
     if name == "hf" or not (name and colon and function):
         forms = "module:function" if arguments else "hf:OWNER/NAME, hf:FOLDER or module:function"
         raise CompletedpError(f"model {source[:200]!r} must be {forms}")
-    sys.path.insert(0, str(Path.cwd()))
+    path = sys.path
+    sys.path = [str(Path.cwd()), *path]
     try:
         make = getattr(importlib.import_module(name), function, None)
         if not callable(make):
@@ -41,7 +42,7 @@ def call(source: str, *arguments: int) -> nn.Module:
     except (Exception, SystemExit) as error:  # the user's own code may fail in any way
         raise CompletedpError(f"model {source[:200]!r}: {_short(error)}") from None
     finally:
-        sys.path.pop(0)
+        sys.path = path
     if not isinstance(model, nn.Module):
         raise CompletedpError(
             f"model {source!r} gave a {type(model).__name__}, not a torch.nn.Module"

@@ -51,8 +51,7 @@ def bench_slots(config: BenchConfig) -> dict[str, Any]:
         vocab=config.vocab, width=config.width, depth=config.depth, head_dim=config.head_dim
     )
     batch = config.sequences * config.context
-    scale = Scale(width=config.width, depth=config.depth, batch=batch, tokens=batch * 1000)
-    recipe = Recipe.for_model(meta_model(model), scale, lr=2.0**-10)
+    recipe, scale = _recipe(model, config)
     flops = flops_per_token(model, config.context) * batch
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
@@ -76,7 +75,7 @@ def bench_slots(config: BenchConfig) -> dict[str, Any]:
             add(name, 1, _one_at_a_time(name, model, recipe, scale, config, device, dtype))
     for way in ("slots", *(["slots by vmap"] if config.vmap else [])):
         for count in config.slots:
-            seconds, memory = _stack(way, count, model, recipe, scale, config, device, dtype)
+            seconds, memory = _stack(way, count, model, config, device)
             add(way, count, seconds, memory)
     best = max(r["trial_steps_per_second"] for r in found["rows"] if r["way"] == "slots")
     for row in found["rows"]:
@@ -168,24 +167,31 @@ def _stack(
     way: str,
     count: int,
     config: ModelConfig,
-    recipe: Recipe,
-    scale: Scale,
     bench: BenchConfig,
     device: torch.device,
-    dtype: torch.dtype,
 ) -> tuple[float, float | None]:
-    data: Any = RandomTokens(config.vocab, 4096, bench.context)
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if on_gpu else 0
+    slots = full_stack(count, config, bench, device, by_vmap=way == "slots by vmap")
+    seconds = step_seconds(slots.train_step, bench.steps, device)
+    memory = torch.cuda.max_memory_allocated() - before if on_gpu else None
+    return seconds, memory
+
+
+def full_stack(
+    count: int, config: ModelConfig, bench: BenchConfig, device: torch.device, *, by_vmap: bool
+) -> Slots:
+    """A compiled stack with a trial in every slot, on random tokens."""
+    data: Any = RandomTokens(config.vocab, 4096, bench.context)
     slots = Slots(
         stack_model(config, device),
         count,
         data,
         None,
-        loss=next_token_loss if way == "slots by vmap" else None,
+        loss=next_token_loss if by_vmap else None,
         sequences=bench.sequences,
         max_steps=10_000,
         device=device,
@@ -193,13 +199,19 @@ def _stack(
         chunk=bench.chunk,
         compile=True,
     )
+    recipe, scale = _recipe(config, bench)
     planned = plan(meta_model(config), recipe, scale)
     slots.prepare()
     for slot in range(count):
         slots.fill(slot, Trial(plan=planned, seed=slot, steps=1000))
-    seconds = step_seconds(slots.train_step, bench.steps, device)
-    memory = torch.cuda.max_memory_allocated() - before if on_gpu else None
-    return seconds, memory
+    return slots
+
+
+def _recipe(model: ModelConfig, bench: BenchConfig) -> tuple[Recipe, Scale]:
+    """Any values: they change no timing."""
+    batch = bench.sequences * bench.context
+    scale = Scale(width=model.width, depth=model.depth, batch=batch, tokens=batch * 1000)
+    return Recipe.for_model(meta_model(model), scale, lr=2.0**-10), scale
 
 
 def bench_text(found: dict[str, Any]) -> str:

@@ -1,0 +1,115 @@
+"""The verbs about a model's tensors: inspect, plan."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from tyro.conf import Positional
+
+from completedp.cli_common import print_json
+from completedp.theory.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.training.config import Shape, scale_like
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectVerb:
+    """A model's tensors: role, type, layer, width, and what decided each."""
+
+    model: Positional[str]
+    """hf:OWNER/NAME, hf:FOLDER (its config.json alone is read), or module:function of your own."""
+    override: tuple[str, ...] = ()
+    """REGEX=TYPE: tensors whose names match are of that module type; the first match wins."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Print the table."""
+        from completedp.apply.classify import classify
+        from completedp.apply.inspect import inspect_model
+        from completedp.apply.sources import model_from
+
+        model, overrides = model_from(self.model), _overrides(self.override)
+        if self.json:
+            print_json([asdict(tensor) for tensor in classify(model, overrides)])
+        else:
+            print(inspect_model(model, overrides))
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanVerb:
+    """Every tensor's values at a target scale, for the reference model or your own."""
+
+    recipe: str = "default"
+    """Recipe file, or `default`."""
+    width: int | None = None
+    """d_model; the recipe's base if not given, as for the next three."""
+    depth: int | None = None
+    """Blocks."""
+    batch: int | None = None
+    """Tokens per optimizer step."""
+    tokens: int | None = None
+    """Tokens in all."""
+    vocab: int = 4096
+    """Vocabulary."""
+    model: str | None = None
+    """hf:OWNER/NAME, hf:FOLDER or module:function instead of the reference model; width and depth
+    are then the model's."""
+    override: tuple[str, ...] = ()
+    """REGEX=TYPE: tensors whose names match are of that module type; the first match wins."""
+    multipliers: Literal["auto", "buffer", "fold", "hook"] = "auto"
+    """How residual multipliers are carried: docs/models.md."""
+    explain: str | None = None
+    """Show the factors of one tensor's values: its name, such as blocks.0.attn.qkv.weight."""
+    export: Literal["json", "hf", "torchtitan"] | None = None
+    """Print groups and initial values alone: as JSON, or as Python that needs torch alone."""
+    json: bool = False
+    """Print JSON."""
+    shape: Shape = field(default_factory=Shape)
+
+    def run(self) -> int:
+        """Print the plan."""
+        from completedp.apply.export import export
+        from completedp.apply.plan import plan
+        from completedp.apply.sources import model_from
+        from completedp.training.build import meta_model, model_config
+
+        recipe = Recipe.default() if self.recipe == "default" else Recipe.load(self.recipe)
+        overrides = _overrides(self.override)
+        width, depth, model = self.width, self.depth, None
+        if self.model is not None:
+            from completedp.apply.classify import size_of
+
+            model = model_from(self.model)
+            found = size_of(model, overrides)
+            width, depth = width or found[0], depth or found[1]
+        target = scale_like(
+            recipe.base, width=width, depth=depth, batch=self.batch, tokens=self.tokens
+        )
+        if model is None:
+            model = meta_model(model_config(self.shape, self.vocab, target, recipe.head_dim))
+        planned = plan(model, recipe, target, overrides=overrides, multipliers=self.multipliers)
+        if self.explain:
+            tensor = planned[self.explain]
+            for name in tensor.trace:
+                print(tensor.explain(name))
+        elif self.export:
+            print(export(planned, self.export), end="")
+        elif self.json:
+            print_json(planned.to_dict())
+        else:
+            print(planned)
+        return 0
+
+
+def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
+    """REGEX=TYPE, of which the expression may hold an equals sign itself."""
+    found = {}
+    for pair in pairs:
+        pattern, equals, module_type = pair.rpartition("=")
+        if not equals:
+            raise CompletedpError(f"override {pair!r} must be REGEX=TYPE")
+        found[pattern] = module_type
+    return found
