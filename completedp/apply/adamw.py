@@ -3,7 +3,7 @@
 torch's fused AdamW launches at least once for each group, and values per module make a group of
 every tensor. Here the values are a table with a row for each tensor: its addresses, its size, its
 learning rate, decay, betas, eps and bias corrections. A Triton program looks up the tensor that
-its chunk is of, so groups cost nothing.
+its block is of, so groups cost nothing.
 """
 
 # triton comes with the CUDA builds of torch alone, so a type checker may not find it.
@@ -28,8 +28,8 @@ try:
 except ImportError:
     triton = None
 
-_BLOCK, _CHUNK = 1024, 8192
-"""Elements that a program holds at once, and in all."""
+_BLOCK = 1024
+"""Elements of a program."""
 _TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 """What the kernel takes; it computes in float32."""
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -76,6 +76,8 @@ class AdamW(torch.optim.AdamW):
         other = {"amsgrad": amsgrad, "foreach": foreach, "capturable": capturable}
         _check(values | other | {"differentiable": differentiable})
         super().__init__(params, **values, maximize=maximize)  # `fused` has no say: this is fused
+        self._known: dict[Tensor, tuple[Any, ...]] = {}
+        """What a look at each parameter gave, and what it looked like then: looks take time."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's, with the values checked."""
@@ -89,6 +91,7 @@ class AdamW(torch.optim.AdamW):
         for parameter, moments in state["state"].items():
             _check_state(parameter, moments)
         super().__setstate__(state)
+        self._known = {}
         for group in self.param_groups:  # how torch's AdamW ran says nothing about this one
             group.update(foreach=None, capturable=False, differentiable=False, fused=None)
             for parameter in group["params"]:
@@ -115,13 +118,16 @@ class AdamW(torch.optim.AdamW):
                 if parameter.grad is None:
                     continue
                 p, g, m, v, count = self._tensors(parameter)
-                if not _fits(p, g, m, v):
+                places = (p.data_ptr(), g.data_ptr(), m.data_ptr(), v.data_ptr())
+                now = (places, p.dtype, g.dtype, p.is_contiguous(), g.is_contiguous())
+                known = self._known.get(parameter)
+                if known is None or known[0] != now:
+                    known = self._known[parameter] = (now, *_look(p, g, m, v, places))
+                _, place, launch = known
+                if launch is None:
                     rest.append((p, g, m, v, count))
-                    continue
-                to_p, to_g, to_m, to_v = p.data_ptr(), g.data_ptr(), m.data_ptr(), v.data_ptr()
-                key = (p.device, p.dtype, (to_p | to_g | to_m | to_v) % 16 == 0)
-                row = ((to_p, to_g, to_m, to_v, p.numel()), count, group)
-                launches.setdefault(key, []).append(row)
+                else:
+                    launches.setdefault(launch, []).append((place, count, group))
             if rest:
                 _by_torch(group, rest)
         for key, rows in launches.items():
@@ -179,6 +185,15 @@ def _check_state(parameter: Any, state: dict[str, Any]) -> None:
             )
 
 
+def _look(
+    p: Tensor, g: Tensor, m: Tensor, v: Tensor, places: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[Any, ...] | None]:
+    """Addresses and size, and which launch they go with if the kernel takes them."""
+    aligned = all(place % 16 == 0 for place in places)
+    launch = (p.device, p.dtype, aligned) if _fits(p, g, m, v) else None
+    return (*places, p.numel()), launch
+
+
 def _fits(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> bool:
     """Whether the kernel takes these."""
     return (
@@ -226,8 +241,8 @@ def _launch(
     table = torch.empty((11, len(rows)), device="cpu", dtype=torch.int64, pin_memory=pin)
     whole = table.numpy()
     whole[:5] = np.array(places, dtype=np.uint64).T.view(np.int64)
-    chunks = -(-whole[4] // _CHUNK)
-    whole[5] = np.cumsum(chunks) - chunks  # the first program of each tensor
+    blocks = -(-whole[4] // _BLOCK)
+    whole[5] = np.cumsum(blocks) - blocks  # the first program of each tensor
     lrs = [_device_lr(group["lr"], device) for group in groups]
     whole[6] = [0 if lr is None else lr.data_ptr() for lr in lrs]
     values = np.array([_values(*pair) for pair in zip(groups, lrs, strict=True)]).T
@@ -243,7 +258,7 @@ def _launch(
         1 / (1 - beta1**time),
         1 / np.sqrt(1 - beta2**time),
     )
-    programs = int(chunks.sum())
+    programs = int(blocks.sum())
     if not programs:
         return
     on_device = table.to(device, non_blocking=True)
@@ -253,7 +268,6 @@ def _launch(
             len(rows),
             TYPE=getattr(tl, _TYPES[dtype]),
             ALIGNED=aligned,
-            CHUNK=_CHUNK,
             BLOCK=_BLOCK,
             enable_fp_fusion=True,
         )
@@ -281,7 +295,6 @@ if triton is not None:
         count,
         TYPE: tl.constexpr,
         ALIGNED: tl.constexpr,
-        CHUNK: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
         program = tl.program_id(0)
@@ -292,7 +305,7 @@ if triton is not None:
             after = tl.load(first + middle) > program
             end = tl.where(after, middle, end)
             row = tl.where(after, row, middle)
-        begin = (program - tl.load(first + row)) * CHUNK
+        begin = (program - tl.load(first + row)) * BLOCK
         left = tl.load(table + 4 * count + row) - begin
         p = _pointer(table + row, begin, TYPE, ALIGNED)
         g = _pointer(table + count + row, begin, TYPE, ALIGNED)
@@ -310,13 +323,11 @@ if triton is not None:
         sign = tl.load(values + 5 * count)
         size = lr * tl.load(values + 6 * count)
         root = tl.load(values + 7 * count)
-        for start in range(0, CHUNK, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            if start + BLOCK <= left:  # without a mask, loads are of many elements at once
-                _update(p, g, m, v, at, None, decay, weight1, weight2, eps, sign, size, root)
-            elif start < left:
-                inside = at < left
-                _update(p, g, m, v, at, inside, decay, weight1, weight2, eps, sign, size, root)
+        at = tl.arange(0, BLOCK)
+        if BLOCK <= left:  # without a mask, loads are of many elements at once
+            _update(p, g, m, v, at, None, decay, weight1, weight2, eps, sign, size, root)
+        else:
+            _update(p, g, m, v, at, at < left, decay, weight1, weight2, eps, sign, size, root)
 
     @triton.jit
     def _pointer(cell, begin, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
@@ -332,7 +343,7 @@ if triton is not None:
         first = first - weight1 * first + weight1 * gradient
         kept = second - weight2 * second
         kept = tl.where(second == float("inf"), second, kept)  # not inf - inf
-        second = kept + weight2 * gradient * gradient
+        second = kept + weight2 * (gradient * gradient)
         weights -= decay * weights
         weights -= size * first / (tl.sqrt_rn(second) * root + eps)
         tl.store(m + at, first.to(m.dtype.element_ty), mask=inside)
