@@ -1,12 +1,14 @@
 """Compare search engines on real training, on a GPU.
 
     python benchmarks/search_real.py DATA OUT [--seeds 0 1 2 3] [--paper-seeds 0 1]
+    python benchmarks/search_real.py DATA OUT --space global --budget 200 --paper-seeds
 
 First the global values of a small model are tuned. From there the paper's search gets `--trials`
 (1000) trials and the default engine `--budget` (300), each also with early stopping, with every
 seed (the paper's, which takes longest, with `--paper-seeds` alone); all are per-module searches
 (type x depth) with the same slots. What each would recommend after 100, 300 and 1000 trials, and
-the start, is then trained again on fresh seeds: that is the loss that counts.
+the start, is then trained again on fresh seeds: that is the loss that counts. With `--space global`
+the searches compared are for the global values themselves, from the usual ones.
 OUT/search.db holds every trial (the same command goes on),
 OUT/real.json the table, OUT/trials.npz points and losses for the surrogate of `bench search`.
 """
@@ -69,7 +71,7 @@ def recommended(study: Study, objective: Objective, after: int) -> np.ndarray:
     """What the engine would have recommended when so many trials had finished."""
     engine = objective.engine()
     for trial in study.finished_since(0)[:after]:
-        engine.tell(trial.number, trial.point, trial.loss)
+        trial.tell(engine)
     return engine.recommend()
 
 
@@ -99,7 +101,8 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3])
-    parser.add_argument("--paper-seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--space", choices=("kronecker", "global"), default="kronecker")
+    parser.add_argument("--paper-seeds", nargs="*", type=int, default=[0, 1])
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--budget", type=int, default=300)
     parser.add_argument("--global-trials", type=int, default=192)
@@ -111,11 +114,14 @@ def main() -> None:
     with Store(str(args.out / "search.db")) as store:
         start_path = args.out / "globals.json"
         usual = usual_recipe(Manifest.load(args.data).vocab, size)
-        trials = args.global_trials
-        globals_ = search(store, "global", usual, size, args.data, space="global", trials=trials)
-        if not start_path.exists():
-            best(globals_, args.data, WorkerConfig(), seeds=args.fresh).recipe.save(start_path)
-        start = Recipe.load(start_path)
+        if args.space == "global":
+            start = usual
+        else:
+            trials = args.global_trials
+            tuned = search(store, "global", usual, size, args.data, space="global", trials=trials)
+            if not start_path.exists():
+                best(tuned, args.data, WorkerConfig(), seeds=args.fresh).recipe.save(start_path)
+            start = Recipe.load(start_path)
         ways = {
             PAPER: {"engine": "trust-region", "trials": args.trials, "stop_early": False},
             PAPER + STOPPING: {"engine": "trust-region", "trials": args.trials, "stop_early": True},
@@ -124,7 +130,14 @@ def main() -> None:
         }
         studies = {
             (way, seed): search(
-                store, f"{way}, {seed}", start, size, args.data, seed=seed, **options
+                store,
+                f"{way}, {seed}",
+                start,
+                size,
+                args.data,
+                seed=seed,
+                space=args.space,
+                **options,
             )
             for seed in args.seeds
             for way, options in ways.items()
@@ -134,7 +147,8 @@ def main() -> None:
         candidates = {"start": start}
         for (way, seed), study in studies.items():
             mine = Objective(study.spec, args.data, WorkerConfig())
-            for after in (look for look in LOOKS if look <= study.counts()["finished"]):
+            finished = study.counts()["finished"]
+            for after in sorted({look for look in LOOKS if look < finished} | {finished}):
                 point = recommended(study, mine, after)
                 candidates[f"{way}, seed {seed}, {after}"] = mine.space.recipe(start, point)
         fresh = [2_000_003 + seed for seed in range(args.fresh)]

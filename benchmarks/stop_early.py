@@ -79,7 +79,7 @@ def search(
             if stopped or done == 4:
                 del running[number]
                 loss = rule.estimate(point, losses) if stopped and not true_ends else end
-                engine.tell(number, point, loss)
+                engine.tell(number, point, loss, estimated=stopped and not true_ends)
                 rule.tell(number, point, losses, loss, "stopped" if stopped else "ok")
 
 

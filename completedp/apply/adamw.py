@@ -324,7 +324,7 @@ if triton is not None:
         size = lr * tl.load(values + 6 * count)
         root = tl.load(values + 7 * count)
         at = tl.arange(0, BLOCK)
-        if BLOCK <= left:  # without a mask, loads are of many elements at once
+        if left >= BLOCK:  # without a mask, loads are of many elements at once
             _update(p, g, m, v, at, None, decay, weight1, weight2, eps, sign, size, root)
         else:
             _update(p, g, m, v, at, at < left, decay, weight1, weight2, eps, sign, size, root)

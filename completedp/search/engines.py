@@ -64,6 +64,20 @@ ABSURD = 1e12
 """No loss of a run that went well is larger."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Told:
+    """A finished trial as an engine takes it in."""
+
+    number: int
+    point: np.ndarray
+    loss: float
+    """Infinite where it diverged."""
+    improved: bool
+    """Whether it is the best so far."""
+    estimated: bool
+    """It was stopped early: its loss is a forecast."""
+
+
 class Engine(ABC):
     """Proposes points and learns from what they were worth.
 
@@ -80,8 +94,11 @@ class Engine(ABC):
         self.best_point = bounds.start.copy()
         """The luckiest trial so far; the start until one has finished."""
 
-    def tell(self, number: int, point: np.ndarray, loss: float) -> None:
-        """Learn from a finished trial; to be called in finishing order. Infinity is divergence."""
+    def tell(self, number: int, point: np.ndarray, loss: float, *, estimated: bool = False) -> None:
+        """Learn from a finished trial; to be called in finishing order. Infinity is divergence.
+
+        An `estimated` loss is the forecast of a trial that was stopped: never the best one.
+        """
         # NaN, -inf and absurd numbers can only be faults: no better than divergence.
         loss = float(loss) if abs(loss) < ABSURD else math.inf
         point = np.array(point, dtype=np.float64)
@@ -90,12 +107,14 @@ class Engine(ABC):
                 f"trial {number} has {point.size} coordinates where the study has "
                 f"{self.bounds.dimensions}"
             )
-        improved = loss < self.best_loss
+        improved = loss < self.best_loss and not estimated
         if improved:
             self.best_loss, self.best_point = loss, point.copy()
         self.told += 1
         self.diverged += loss == math.inf
-        self._learn(number, point, loss, improved)
+        self._learn(
+            Told(number=number, point=point, loss=loss, improved=improved, estimated=estimated)
+        )
 
     def ask(self, number: int) -> np.ndarray:
         """The point of trial `number`, within bounds; the start itself for the first."""
@@ -111,9 +130,7 @@ class Engine(ABC):
         """Numbers for the live view."""
         return {"best_loss": self.best_loss, "told": self.told, "diverged": self.diverged}
 
-    def _learn(  # noqa: B027 - random search learns nothing
-        self, number: int, point: np.ndarray, loss: float, improved: bool
-    ) -> None:
+    def _learn(self, trial: Told) -> None:  # noqa: B027 - random search learns nothing
         """Take in one finished trial."""
 
     @abstractmethod

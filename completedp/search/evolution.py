@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from completedp.search.engines import Bounds, Engine, check_option, register
+from completedp.search.engines import Bounds, Engine, Told, check_option, register
 from completedp.theory.errors import CompletedpError
 
 
@@ -53,10 +53,10 @@ class AsyncCMAES(Engine):
         self._of_generation = 0
         """How many of those were asked of the current generation."""
 
-    def _learn(self, number: int, point: np.ndarray, loss: float, improved: bool) -> None:
-        self._new.append((point, loss))
+    def _learn(self, trial: Told) -> None:
+        self._new.append((trial.point, trial.loss))
         # Another machine may round its last bits differently.
-        if np.allclose(point, self.ask(number), rtol=0.0, atol=1e-9):
+        if np.allclose(trial.point, self.ask(trial.number), rtol=0.0, atol=1e-9):
             self._of_generation += 1
         if self._of_generation < self._cma.population_size:
             return

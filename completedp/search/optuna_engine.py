@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from completedp.search.engines import Bounds, Engine, around_start, check_option, register
+from completedp.search.engines import Bounds, Engine, Told, around_start, check_option, register
 from completedp.theory.errors import CompletedpError
 
 
@@ -51,7 +51,8 @@ class OptunaEngine(Engine):
     def _sampler(self, seed: int) -> Any:
         raise NotImplementedError
 
-    def _learn(self, number: int, point: np.ndarray, loss: float, improved: bool) -> None:
+    def _learn(self, trial: Told) -> None:
+        point, loss = trial.point, trial.loss
         if math.isfinite(loss):
             self._worst = loss if self._worst is None else max(loss, self._worst)
             for diverged in self._waiting:

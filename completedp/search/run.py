@@ -117,7 +117,7 @@ def _engine_state(study: Study) -> dict[str, float]:
     """What the engine says of itself, beyond what the trials do."""
     engine = engine_of(study.spec)
     for trial in study.finished_since(0):
-        engine.tell(trial.number, trial.point, trial.loss)
+        trial.tell(engine)
     told = ("best_loss", "told", "diverged")
     return {key: value for key, value in engine.describe().items() if key not in told}
 

@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam
 
 from completedp.search.database import Database
+from completedp.search.engines import Engine
 from completedp.search.schema import NOTES, RUNNING, STUDIES, TRIALS, now
 from completedp.theory.errors import CompletedpError
 
@@ -53,6 +54,10 @@ class Finished:
     status: str
     curve: np.ndarray | None
     """None unless it was asked for."""
+
+    def tell(self, engine: Engine) -> None:
+        """Tell an engine of it."""
+        engine.tell(self.number, self.point, self.loss, estimated=self.status == "stopped")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,6 +10,9 @@ fall. The default believes no single trial:
 - a logistic regression on which of them diverged thins out the points likely to diverge;
 - the box shrinks and grows with the rate at which trials are still among the best.
 
+A trial that was stopped early comes with a forecast of its loss: one more point to regress on, with
+less weight, and never one to centre on.
+
 Only recent trials count, so old luck is forgotten; a stale one, asked of a centre long left, is
 one more point to regress on.
 """
@@ -22,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from completedp.search.engines import Bounds, Engine, check_option, register
+from completedp.search.engines import Bounds, Engine, Told, check_option, register
 
 
 @register("trust-region")
@@ -48,8 +51,8 @@ class TrustRegion(Engine):
         self._patience = check_option("patience", patience, low=0)
         self._since_improvement = 0
 
-    def _learn(self, number: int, point: np.ndarray, loss: float, improved: bool) -> None:
-        self._since_improvement = 0 if improved else self._since_improvement + 1
+    def _learn(self, trial: Told) -> None:
+        self._since_improvement = 0 if trial.improved else self._since_improvement + 1
         if self._since_improvement >= self._patience:
             self.radius *= self._shrink
             self._since_improvement = 0
@@ -71,6 +74,7 @@ SUCCESS_RATE = 0.1  # the box keeps its size at this rate of successes
 ADAPT = 0.05  # how fast the box changes: its log by this much for each success
 FLOOR = 0.3  # the smallest box, relative to the first: a smaller one drowns in noise
 CANDIDATES = 4  # points drawn for each one asked
+FORECAST = 0.25  # what a stopped trial counts in the regression
 DOUBT = 3.0  # the squared t-value at which a slope moves its coordinate half way
 SAFE = 0.12  # the risk of divergence up to which a recommendation leans like the box does
 
@@ -84,22 +88,24 @@ class Recombine(Engine):
         self.radius = self._box = check_option("box", box, low=0)
         self._elite = int(check_option("elite", elite, low=0))
         self._memory = max(300, 6 * bounds.dimensions)
-        self._trials: deque[tuple[np.ndarray, float]] = deque(maxlen=self._memory + REFIT_EVERY)
+        self._trials: deque[Told] = deque(maxlen=self._memory + REFIT_EVERY)
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._fitted_at = 0
         self._centre: np.ndarray | None = None
         self._model: _Quadratic | None = None
         self._risk: Risk | None = None
 
-    def _learn(self, number: int, point: np.ndarray, loss: float, improved: bool) -> None:
+    def _learn(self, trial: Told) -> None:
         if len(self._recent) >= 2 * GOOD:
-            success = loss < np.partition(self._recent, GOOD - 1)[GOOD - 1]
+            bar = np.partition(self._recent, GOOD - 1)[GOOD - 1]
+            success = trial.loss < bar and not trial.estimated
             # Below the floor only for divergence: the region may be narrower than the box.
-            if success or loss == math.inf or self.radius > FLOOR * self._box:
+            if success or trial.loss == math.inf or self.radius > FLOOR * self._box:
                 self.radius *= math.exp(ADAPT * (success - SUCCESS_RATE))
             self.radius = min(max(self.radius, 0.1 * FLOOR * self._box), self._box)
-        self._recent.append(loss)
-        self._trials.append((point, loss))
+        if not trial.estimated:
+            self._recent.append(trial.loss)
+        self._trials.append(trial)
 
     def _fit(self) -> None:
         """Centre and models from the trials up to the last multiple of REFIT_EVERY.
@@ -111,18 +117,19 @@ class Recombine(Engine):
             return
         self._fitted_at = self.told - newer
         known = list(self._trials)[: len(self._trials) - newer][-self._memory :]
-        points = np.array([point for point, _ in known])
-        losses = np.array([loss for _, loss in known])
+        points = np.array([trial.point for trial in known])
+        losses = np.array([trial.loss for trial in known])
+        whole = np.array([not trial.estimated for trial in known])
         finite = np.isfinite(losses)
         self._risk = Risk.fit(points, ~finite) if 5 <= finite.sum() <= len(known) - 5 else None
-        points, losses = points[finite], losses[finite]
+        points, losses, whole = points[finite], losses[finite], whole[finite]
         self._centre = self._model = None
-        if not len(losses):
+        if not whole.any():
             return
         if len(losses) >= max(20, self.bounds.dimensions // 2):
-            self._model = _Quadratic.fit(points, losses)
-        count = min(self._elite, max(1, len(losses) // 3))
-        best = np.argsort(losses, kind="stable")[:count]
+            self._model = _Quadratic.fit(points, losses, np.where(whole, 1.0, FORECAST))
+        count = min(self._elite, max(1, len(losses) // 3), int(whole.sum()))
+        best = np.argsort(np.where(whole, losses, math.inf), kind="stable")[:count]
         weights = math.log(count + 0.5) - np.log(np.arange(1, count + 1))
         self._centre = weights @ points[best] / weights.sum()
 
@@ -176,7 +183,7 @@ class _Quadratic:
     """From 0 to 1: how far each slope is to be believed."""
 
     @classmethod
-    def fit(cls, points: np.ndarray, losses: np.ndarray) -> _Quadratic:
+    def fit(cls, points: np.ndarray, losses: np.ndarray, weights: np.ndarray) -> _Quadratic:
         n, d = points.shape
         mean, scale = points.mean(0), max(float(points.std(0).mean()), 1e-9)
         losses = capped(losses)
@@ -185,7 +192,9 @@ class _Quadratic:
         # The second column is a curvature that all coordinates share, which few trials suffice for.
         shared = (u**2).sum(1, keepdims=True) / math.sqrt(d)
         features = np.hstack([np.ones((n, 1)), shared, u, u**2])
-        target = (losses - level) / unit
+        root_weights = np.sqrt(weights)
+        features *= root_weights[:, None]
+        target = root_weights * (losses - level) / unit
         gram, moment = features.T @ features, features.T @ target
         best = (-math.inf, gram, moment, 1.0)
         for strength in (1.0, 10.0, 100.0, 1000.0):  # the likeliest ridge, noise integrated out

@@ -43,7 +43,7 @@ class Fold:
     def catch_up(self) -> None:
         """Tell what has finished since the last time."""
         for trial in self.study.finished_since(self.seen, curves=self.stopping is not None):
-            self.engine.tell(trial.number, trial.point, trial.loss)
+            trial.tell(self.engine)
             if self.stopping is not None and trial.curve is not None:
                 self.stopping.tell(trial.number, trial.point, trial.curve, trial.loss, trial.status)
             self.seen = trial.sequence + 1
