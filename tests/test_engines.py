@@ -302,6 +302,50 @@ def test_the_defaults_box_follows_success() -> None:
     assert engine.radius == 1.0
 
 
+@pytest.mark.parametrize("name", QUICK)
+def test_a_forecast_is_never_the_best(name: str) -> None:
+    """The estimated loss of a stopped trial, however low, is not taken for the best trial's."""
+    engine = make(name, box(3))
+    measured = engine.ask(1)
+    engine.tell(1, measured, 3.0)
+    for number in range(2, 6):
+        engine.tell(number, engine.ask(number), 1.0, estimated=True)
+    assert engine.best_loss == 3.0
+    assert np.array_equal(engine.best_point, measured)
+    assert engine.told == 5
+
+
+def test_the_default_centres_on_whole_trials_alone() -> None:
+    """Stopped trials move neither the mean of the best nor, by their low losses, the box."""
+    engine: Any = make_engine("recombine", box(3), 0)
+    rng = np.random.default_rng(0)
+    for number in range(18):  # too few for the regression
+        point = rng.uniform(-0.1, 0.1, 3) + (number % 2)
+        engine.tell(number, point, 1.0 if number % 2 else 3.0, estimated=bool(number % 2))
+    assert np.abs(engine.recommend()).max() < 0.1
+    before = engine.radius
+    for number in range(18, 60):
+        engine.tell(number, engine.bounds.start, 3.0)
+    for number in range(60, 80):
+        engine.tell(number, engine.bounds.start, 0.1, estimated=True)
+    assert engine.radius < before
+
+
+def test_a_forecast_weighs_less_in_the_defaults_regression() -> None:
+    """Where forecasts and whole trials disagree on a slope, the whole ones outweigh as many."""
+    leaning = []
+    for sign in (1.0, -1.0):
+        engine: Any = make_engine("recombine", box(2), 0)
+        for number in range(80):
+            point = engine.bounds.start + np.random.default_rng(number).uniform(-1, 1, 2)
+            whole = number % 2 == 0
+            loss = 3.0 + (sign if whole else -sign) * 0.1 * point[0]
+            engine.tell(number, point, loss, estimated=not whole)
+        engine._fit()
+        leaning.append(engine._model.slopes[0])
+    assert leaning[0] > 0 > leaning[1]
+
+
 def test_cma_waits_for_its_generation() -> None:
     """An update comes with the P-th finished trial of the generation; left-overs do not count."""
     pytest.importorskip("cmaes")

@@ -155,7 +155,9 @@ def test_resuming_stops_the_same_trials_early(data: str, store: Store) -> None:
     recipe = make_recipe(steps=30)
 
     def study(name: str, trials: int) -> Study:
-        return make_study(store, data, name=name, recipe=recipe, trials=trials, engine="random")
+        return make_study(
+            store, data, name=name, recipe=recipe, trials=trials, engine="random", stop_early=True
+        )
 
     whole = searched(study("whole", 30), data)
     for trials in (22, 30):
@@ -174,7 +176,8 @@ def test_resuming_stops_the_same_trials_early(data: str, store: Store) -> None:
 
 def test_a_trial_taken_over_is_judged_by_what_is_known(data: str, store: Store) -> None:
     """A worker that begins with another's trial stops it early, if that is hopeless."""
-    study = make_study(store, data, recipe=make_recipe(steps=30), trials=AT_LEAST + 1)
+    recipe = make_recipe(steps=30)
+    study = make_study(store, data, recipe=recipe, trials=AT_LEAST + 1, stop_early=True)
     fold = make_fold(study, objective_of(study, data))
     claims = [study.claim("w", fold.propose, lease_seconds=LONG) for _ in range(AT_LEAST + 1)]
     for claim in filter(None, claims[1:]):
@@ -185,11 +188,9 @@ def test_a_trial_taken_over_is_judged_by_what_is_known(data: str, store: Store) 
     assert (row.status, row.steps, row.attempt) == ("stopped", 20, 1)
 
 
-def test_early_stopping_can_be_off(data: str, store: Store) -> None:
-    """Without it every trial is trained to its end."""
-    study = make_study(
-        store, data, recipe=make_recipe(steps=25), trials=30, engine="random", stop_early=False
-    )
+def test_early_stopping_is_off_unless_asked_for(data: str, store: Store) -> None:
+    """Without it every trial is trained to its end, as in the paper."""
+    study = make_study(store, data, recipe=make_recipe(steps=25), trials=30, engine="random")
     assert {(r.status, r.steps) for r in searched(study, data, slots=4)} == {("ok", 25)}
 
 

@@ -47,7 +47,9 @@ class AdamW(torch.optim.AdamW):
     not multiples of 16; `step` does not wait for it. Contiguous CUDA tensors of float32, bfloat16
     and float16 go this way, where there is Triton; all others are torch's to update, group by
     group, on a CPU fused. Results equal torch's fused AdamW: on a CPU to the bit, on a GPU but for
-    rounding, as the kernel computes in float32 what torch does partly in float64.
+    rounding, as the kernel computes in float32 what torch does partly in float64. Where the square
+    of a gradient overflows, that one weight stands still, as with torch's foreach; torch's fused
+    makes it nan.
 
     Checkpoints go from torch's AdamW to this and back, of FSDP2's DTensors too: each rank updates
     its own shards. Learning rates may be floats or tensors, and schedulers may change them.

@@ -37,8 +37,8 @@ class StudyConfig:
     """How many trials; a larger number goes on with the same study, a smaller changes nothing."""
     seed: int = 0
     """Of the engine and of the trials, which all have their own."""
-    stop_early: bool = True
-    """End hopeless trials early, judged by their loss curves."""
+    stop_early: bool = False
+    """End hopeless trials early, judged by their loss curves: pays with trust-region and random."""
     context: int = 256
     """Tokens per sequence."""
     z_loss: float = 1e-4
