@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 HEAD_DIM = 16
+MODELS = ("llama", "qwen3", "gpt2", "deepseek", "gpt_oss")
 
 
 def llama(width: int, depth: int) -> nn.Module:
@@ -42,6 +43,31 @@ def gpt2(width: int, depth: int) -> nn.Module:
     sizes |= {"bos_token_id": None, "eos_token_id": None}
     return GPT2LMHeadModel(
         GPT2Config(**sizes, **dropout, vocab_size=257, n_positions=64, tie_word_embeddings=False)
+    )
+
+
+def deepseek(width: int, depth: int) -> nn.Module:
+    """DeepSeek V3's latent attention, the latents growing with the width; no experts."""
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    latent = {"q_lora_rank": width // 2, "kv_lora_rank": width // 4, "v_head_dim": HEAD_DIM}
+    latent |= {"qk_rope_head_dim": HEAD_DIM // 2, "qk_nope_head_dim": HEAD_DIM // 2}
+    own = ("num_key_value_heads", "head_dim")
+    sizes = {name: size for name, size in _sizes(width, depth).items() if name not in own}
+    return DeepseekV3ForCausalLM(
+        DeepseekV3Config(**sizes, **latent, first_k_dense_replace=depth, pad_token_id=None)
+    )
+
+
+def gpt_oss(width: int, depth: int) -> nn.Module:
+    """Attention sinks, and four experts of which all are used: routing to some is not smooth."""
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    experts = dict.fromkeys(("num_local_experts", "num_experts_per_tok"), 4)
+    rope = {"rope_type": "default", "rope_theta": 10_000.0}
+    sizes = _sizes(width, depth) | {"intermediate_size": 2 * width}
+    return GptOssForCausalLM(
+        GptOssConfig(**sizes, **experts, rope_parameters=rope, pad_token_id=None)
     )
 
 
@@ -71,10 +97,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=["llama", "qwen3", "gpt2"], choices=MODELS)
     args = parser.parse_args()
     print("| model | rules | check | axis | rows | failed | farthest from theory |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for name in ("llama", "qwen3", "gpt2"):
+    for name in args.models:
         config = CheckConfig(
             model=f"benchmarks.model_checks:{name}",
             parameterisations=("completedp", "sp"),

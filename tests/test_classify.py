@@ -5,6 +5,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +33,13 @@ SIZES = {
 }
 GROUPED = SIZES | {"num_key_value_heads": KV}
 OWN_HEAD = GROUPED | {"head_dim": HEAD}
+LATENT = {
+    "q_lora_rank": 40,
+    "kv_lora_rank": 20,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+}
 GPT2_SIZES = {
     "vocab_size": V,
     "n_embd": D,
@@ -202,6 +210,70 @@ FAMILIES: dict[str, tuple[dict[str, Any], Kinds]] = {
             ),
             **output_norm("model.final_layernorm", bias=True),
             **head(bias=True),
+        },
+    ),
+    "gpt_oss": (
+        OWN_HEAD
+        | {
+            "num_local_experts": EXPERTS,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "default"},
+        },
+        LLAMA_ENDS
+        | in_block(
+            "model.layers",
+            llama_attention(bias=D),
+            {"self_attn.o_proj.bias": ("attn_out_bias", "hidden_bias", D)},
+            {"self_attn.sinks": ("sink_bias", "hidden_bias", HEADS)},
+            linear("mlp.router", "router", D, EXPERTS),
+            {
+                "mlp.experts.gate_up_proj": ("mlp_in", "hidden_weight", D),
+                "mlp.experts.gate_up_proj_bias": ("mlp_in_bias", "hidden_bias", 2 * F),
+                "mlp.experts.down_proj": ("mlp_out", "hidden_weight", F),
+                "mlp.experts.down_proj_bias": ("mlp_out_bias", "hidden_bias", D),
+            },
+            LLAMA_NORMS,
+        ),
+    ),
+    "deepseek_v3": (
+        SIZES | LATENT | {"first_k_dense_replace": DEPTH},
+        LLAMA_ENDS
+        | in_block(
+            "model.layers",
+            linear("self_attn.q_a_proj", "qkv", D),
+            norm("self_attn.q_a_layernorm", "latent_norm", width=40),
+            linear("self_attn.q_b_proj", "latent_up", 40),
+            linear("self_attn.kv_a_proj_with_mqa", "qkv", D),
+            norm("self_attn.kv_a_layernorm", "latent_norm", width=20),
+            linear("self_attn.kv_b_proj", "latent_up", 20),
+            linear("self_attn.o_proj", "attn_out", HEADS * 12),
+            LLAMA_MLP,
+            LLAMA_NORMS,
+        ),
+    ),
+    "persimmon": (
+        SIZES | {"qk_layernorm": True},
+        {
+            **embedding("model.embed_tokens"),
+            **in_block(
+                "model.layers",
+                norm("input_layernorm", "attn_norm", bias=True),
+                linear("self_attn.query_key_value", "qkv", D, D),
+                linear("self_attn.dense", "attn_out", D, D),
+                {
+                    f"self_attn.{letter}_layernorm.{key}": (kind, "qk_norm", D // HEADS)
+                    for letter in "qk"
+                    for key, kind in {
+                        "weight": f"{letter}_norm",
+                        "bias": f"{letter}_norm_bias",
+                    }.items()
+                },
+                norm("post_attention_layernorm", "mlp_norm", bias=True),
+                linear("mlp.dense_h_to_4h", "mlp_in", D, F),
+                linear("mlp.dense_4h_to_h", "mlp_out", F, D),
+            ),
+            **output_norm("model.final_layernorm", bias=True),
+            **head(),
         },
     ),
     "mixtral": (
@@ -616,12 +688,34 @@ def test_width_ratios_of_their_own() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recipes_for_families(family: str) -> None:
-    """A family's own model makes a recipe: each type has one width, and the head's size is kept."""
+    """A family's own model makes a recipe of its types' widths, and the head's size is kept."""
     options, kinds = FAMILIES[family]
     base = cdp.Scale(width=D, depth=DEPTH, batch=1024, tokens=64 * 1024)
     recipe = Recipe.for_model(hugging_face(family, **options), base)
-    assert dict(recipe.widths) == {kind: width for kind, _, width in kinds.values()}
-    assert recipe.head_dim == options.get("head_dim", D // HEADS)
+    widths: dict[str, set[int]] = {}
+    for name, width in recipe.widths.items():
+        widths.setdefault(name.partition("@")[0], set()).add(width)
+    assert widths == {k: {w for kind, _, w in kinds.values() if kind == k} for k in widths}
+    assert widths.keys() == {kind for kind, _, _ in kinds.values()}
+    own = options.get("qk_rope_head_dim", options.get("head_dim", D // HEADS))
+    assert recipe.head_dim == own
+
+
+def test_latent_attention_scales_by_its_own_ranks() -> None:
+    """DeepSeek's projections down scale with the stream, those up each with its latent's size."""
+    base = cdp.Scale(width=D, depth=DEPTH, batch=1024, tokens=64 * 1024)
+    options, _ = FAMILIES["deepseek_v3"]
+    recipe = Recipe.for_model(hugging_face("deepseek_v3", **options), base)
+    wider = options | {"hidden_size": 4 * D, "kv_lora_rank": 2 * options["kv_lora_rank"]}
+    found = plan(hugging_face("deepseek_v3", **wider), recipe, replace(base, width=4 * D))
+    inside = {t.name.split(".")[-2]: t for t in found.tensors if t.info.layer}
+    factors = {name: tensor.lr / recipe.values.lr for name, tensor in inside.items()}
+    assert factors["q_a_proj"] == factors["kv_a_proj_with_mqa"] == 1 / 4
+    assert factors["q_b_proj"] == 1.0
+    assert factors["kv_b_proj"] == 1 / 2
+    assert factors["q_a_layernorm"] == factors["kv_a_layernorm"] == 1.0
+    eps = {name: tensor.eps / recipe.values.eps for name, tensor in inside.items()}
+    assert (eps["q_a_layernorm"], eps["kv_a_layernorm"]) == (1.0, 1 / 2)
 
 
 def test_what_vectors_start_at() -> None:
@@ -698,18 +792,15 @@ def test_an_override_of_a_tensor_without_a_fan_in() -> None:
 
 
 def test_unknown_tensors_of_a_family() -> None:
-    """Attention sinks and what else no rule covers are listed, with how to name them."""
-    options = OWN_HEAD | {"num_local_experts": EXPERTS, "rope_parameters": {"rope_type": "default"}}
-    model = hugging_face("gpt_oss", **options)
+    """What no rule covers is listed, with how to name it; named, it is classified."""
+    model = hugging_face("bitnet", **OWN_HEAD)
     message = error_of(classify, model)
-    for word in ("model.layers.0.self_attn.sinks [4]", "overrides", "mlp_out", "router.bias"):
+    for word in ("model.layers.0.self_attn.attn_sub_norm.weight [64]", "overrides", "latent_norm"):
         assert word in message
-    named = {"sinks": "qkv_bias", r"router\.bias": "mlp_in_bias"}
+    named = {"sub_norm": "latent_norm"}
     found = {t.name: t for t in classify(model, named)}
-    experts = found["model.layers.2.mlp.experts.down_proj"]
-    assert (experts.type, experts.shape, experts.width) == ("mlp_out", (EXPERTS, F, D), F)
-    biases = found["model.layers.2.mlp.experts.gate_up_proj_bias"]
-    assert (biases.type, biases.width) == ("mlp_in_bias", 2 * F)
+    inner = found["model.layers.2.mlp.ffn_sub_norm.weight"]
+    assert (inner.type, inner.layer, inner.width) == ("latent_norm", 3, F)
 
 
 def two_lists() -> nn.Module:
@@ -763,6 +854,22 @@ def test_classifying_a_large_model_is_quick() -> None:
     assert time.perf_counter() - start < 3
     assert len(found) == 3 + 80 * 9
     assert sum(p.numel() for p in model.parameters()) > 65e9
+
+
+@pytest.mark.parametrize("ratio", [1, 2])
+def test_routers_are_warned_of(ratio: int) -> None:
+    """A mixture of experts that is made wider gets one line on its routers; as wide, none."""
+    options, _ = FAMILIES["mixtral"]
+    base = cdp.Scale(width=D, depth=DEPTH, batch=1024, tokens=64 * 1024)
+    recipe = Recipe.for_model(hugging_face("mixtral", **options), base)
+    wider = hugging_face("mixtral", **(options | {"hidden_size": ratio * D}))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan(wider, recipe, replace(base, width=ratio * D))
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == ratio - 1
+    for word in ("model.layers.0.mlp.gate.weight and 2 more", "eps/type/router"):
+        assert all(word in message for message in messages)
 
 
 def test_inspect_prints_every_tensor() -> None:

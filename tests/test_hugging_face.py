@@ -32,6 +32,28 @@ OPTIONS = {
     "llama": LLAMA,
     "olmo2": LLAMA,
     "gemma3_text": LLAMA | {"head_dim": 16, "num_key_value_heads": 2, "sliding_window": 16},
+    "gpt_oss": LLAMA
+    | {
+        "head_dim": 16,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+    },
+    "deepseek_v3": LLAMA
+    | {
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 16,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 48,
+    },
     "gpt2": {k: v for k, v in LLAMA.items() if "_size" not in k} | {"vocab_size": VOCAB},
 }
 
@@ -52,6 +74,7 @@ def family_plan(family: str, model: nn.Module) -> Plan:
     recipe = cdp.Recipe.for_model(base, scale(), lr=2**-7)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the model's own initialisation")  # GPT-2's
+        warnings.filterwarnings("ignore", "model.* no rule for routers")
         return plan(model, recipe, scale(width=WIDTH, depth=DEPTH))
 
 
@@ -90,7 +113,7 @@ def generated(model: nn.Module, prompt: Tensor) -> Tensor:
     return model.generate(prompt, max_new_tokens=12, do_sample=False)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_oss", "deepseek_v3"])
 def test_folded_models_are_ordinary_checkpoints(family: str, tmp_path: Path) -> None:
     """A planned model loads without this package: the same logits bit for bit, the same text."""
     pytest.importorskip("transformers")

@@ -666,6 +666,7 @@ def moe(width: int, hidden: int, shared: int, depth: int = 2) -> nn.Module:
     return model
 
 
+@pytest.mark.filterwarnings("ignore:.*no rule for routers")
 def test_experts_of_several_widths_scale_by_their_own(tmp_path: Path) -> None:
     """Routed and shared experts' ratios are to their own base widths, also from a saved recipe."""
     recipe = cdp.Recipe.for_model(moe(64, 32, 128), scale(), lr=2**-7)

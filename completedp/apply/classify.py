@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -23,7 +24,7 @@ from completedp.theory.errors import CompletedpError
 from completedp.theory.roles import MODULE_TYPES, Role, is_bias
 
 # Matrices that take the residual stream in, and those that add to it.
-_READS = {"qkv", "mlp_in", "mlp_gate", "router", "unembedding"}
+_READS = {"qkv", "attn_gate", "mlp_in", "mlp_gate", "router", "unembedding"}
 _WRITES = {"attn_out", "mlp_out"}
 # Settings of a model that scale its layers by depth, with the value that does not.
 _DEPTH_SETTINGS = {"scale_attn_by_inverse_layer_idx": False, "residual_multiplier": 1.0}
@@ -249,6 +250,8 @@ class Evidence:
             shape = tuple(place.owner.get_parameter("weight").shape)
             kind, _ = self.decide(replace(place, key="weight", shape=shape)) or (None, None)
             return {"qkv": "attn_norm", "mlp_in": "mlp_norm"}.get(kind or "")
+        if place.word == "sinks" and self._structure.branch(place) == "attn":
+            return "sink_bias"  # one a head, added to what its softmax divides by
         if not is_norm(place.owner):
             return None
         return names.norm_in_block(place.word, self._structure.norms_beside(place))
@@ -257,7 +260,7 @@ class Evidence:
 def _declared_head_dim(model: nn.Module) -> int | None:
     """Size of an attention head by the model's config: said, or the width shared by the heads."""
     config = _config_of(model)
-    declared = getattr(config, "head_dim", None)
+    declared = _setting(config, "head_dim")
     width = _first_int(config, ("hidden_size", "n_embd", "d_model", "dim"))
     heads = _first_int(config, ("num_attention_heads", "n_head", "n_heads", "num_heads"))
     if isinstance(declared, int):
@@ -266,8 +269,15 @@ def _declared_head_dim(model: nn.Module) -> int | None:
 
 
 def _first_int(config: object, attributes: tuple[str, ...]) -> int | None:
-    values = (getattr(config, name, None) for name in attributes)
+    values = (_setting(config, name) for name in attributes)
     return next((value for value in values if isinstance(value, int)), None)
+
+
+def _setting(config: object, name: str, default: Any = None) -> Any:
+    try:
+        return getattr(config, name, default)
+    except Exception:  # transformers' answer where it differs from layer to layer
+        return default
 
 
 def _config_of(model: nn.Module) -> object:
@@ -307,7 +317,7 @@ def _check_no_readout(structure: Structure) -> None:
 def _warn_of_depth_settings(model: nn.Module) -> None:
     config = _config_of(model)
     for name, neutral in _DEPTH_SETTINGS.items():
-        value = getattr(config, name, neutral)
+        value = _setting(config, name, neutral)
         if value != neutral:
             warnings.warn(
                 f"config.{name} = {value!r}: the model scales its layers by itself, on top of the "

@@ -27,21 +27,25 @@ _OUTSIDE_BLOCKS = (
 _NORMS = (
     (r"(?:q|query)_?(?:layer_?)?norm|ln_q", "q_norm"),
     (r"(?:k|key)_?(?:layer_?)?norm|ln_k", "k_norm"),
+    (r"(?:q|kv)_a_(?:layer_?)?norm", "latent_norm"),
     (r"post_(?:self_attn|attn)_?(?:layer_?)?norm|(?:attn|attention)_post_norm", "attn_post_norm"),
     (r"post_(?:feedforward|ffn|mlp)_?(?:layer_?)?norm|(?:mlp|ffn)_post_norm", "mlp_post_norm"),
-    (r"pre_(?:feedforward|ffn|mlp)_?(?:layer_?)?norm|(?:mlp|ffn|feed_forward)_norm", "mlp_norm"),
+    (r"(?:pre_)?(?:mlp|ffn|feed_?forward)_?(?:layer_?)?norm", "mlp_norm"),
     (r"ln_?2|norm_?2|ln_mlp|final_layer_?norm", "mlp_norm"),
-    (r"input_layer_?norm|(?:attn|attention)_norm|self_attn_layer_norm", "attn_norm"),
+    (r"input_layer_?norm|(?:(?:self_)?attn|attention)_(?:layer_?)?norm", "attn_norm"),
     (r"ln_?1|norm_?1|ln_attn|pre_(?:attn|attention)_?(?:layer_?)?norm", "attn_norm"),
 )
 _MATRICES = {
     "attn": (
         (r"qkv|query|key|value|query_key_value|c_attn|[Ww]qkv|[qkv]", "qkv"),
-        (r"w_?[qkv]|(?:[qkv]|qkv|in)_proj|linear_qkv|to_(?:[qkv]|qkv)", "qkv"),
-        (r"o|out|proj|dense|w_?o|w_out|(?:o|out|c)_proj|linear_proj|to_out", "attn_out"),
+        (r"[Ww]_?[qkv]|(?:[qkv]|qkv|in)_proj|linear_qkv|to_(?:[qkv]|qkv)", "qkv"),
+        (r"q_a_proj|kv_a_proj(?:_with_mqa)?", "qkv"),  # DeepSeek's, down to what is kept of a token
+        (r"(?:q|kv)_b_proj", "latent_up"),
+        (r"g_proj|gate_proj", "attn_gate"),
+        (r"o|out|proj|dense|[Ww]_?o|w_out|(?:o|out|c)_proj|linear_proj|to_out", "attn_out"),
     ),
     "mlp": (
-        (r"router|shared_expert_gate", "router"),
+        (r"router|shared_expert_gate|wg", "router"),
         (r"gate|gate_proj|w_?gate", "mlp_gate"),
         (
             r"up|fc1|fc_in|c_fc|dense_h_to_4h|w_?up|wi|w3|w12|(?:up|gate_up)_proj|linear_fc1",

@@ -301,6 +301,7 @@ def plan(
         check_not_frozen(model, residual_multipliers)
     if ratios.width != 1.0:
         _warn_of_embedding_scale(model)
+        _warn_of_routers(tensors)
     if any(value != 1.0 for pair in residual_multipliers for value in pair):
         _warn_of_own_depth_scaling(model, tensors, target.depth)
     independent = rules.weight_decay == "independent"
@@ -340,6 +341,19 @@ def _warn_of_embedding_scale(model: nn.Module) -> None:
                 "embeddings, on top of the plan; set it to the base model's value",
                 stacklevel=3,
             )
+
+
+def _warn_of_routers(tensors: list[TensorInfo]) -> None:
+    """A router has an output for each expert, and hidden weights more of them with the width."""
+    routers = [t.name for t in tensors if t.type == "router"]
+    if routers:
+        more = f" and {len(routers) - 1} more" if routers[1:] else ""
+        warnings.warn(
+            f"{routers[0]}{more}: the paper has no rule for routers, which are planned as hidden "
+            "weights; their gradients shrink less with the width than their eps then does, so "
+            'tune values of their own ("lr/type/router", "eps/type/router") or keep eps negligible',
+            stacklevel=3,
+        )
 
 
 def _warn_of_own_depth_scaling(model: nn.Module, tensors: list[TensorInfo], depth: int) -> None:
