@@ -8,7 +8,6 @@ from typing import Literal
 from tyro.conf import Positional
 
 from completedp.cli_common import print_json
-from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.training.config import Shape, scale_like
 
@@ -28,9 +27,9 @@ class InspectVerb:
         """Print the table."""
         from completedp.apply.classify import classify
         from completedp.apply.inspect import inspect_model
-        from completedp.apply.sources import model_from
+        from completedp.apply.sources import model_from, overrides_from
 
-        model, overrides = model_from(self.model), _overrides(self.override)
+        model, overrides = model_from(self.model), overrides_from(self.override)
         if self.json:
             print_json([asdict(tensor) for tensor in classify(model, overrides)])
         else:
@@ -73,11 +72,11 @@ class PlanVerb:
         """Print the plan."""
         from completedp.apply.export import export
         from completedp.apply.plan import plan
-        from completedp.apply.sources import model_from
+        from completedp.apply.sources import model_from, overrides_from
         from completedp.training.build import meta_model, model_config
 
         recipe = Recipe.default() if self.recipe == "default" else Recipe.load(self.recipe)
-        overrides = _overrides(self.override)
+        overrides = overrides_from(self.override)
         width, depth, model = self.width, self.depth, None
         if self.model is not None:
             from completedp.apply.classify import size_of
@@ -102,14 +101,3 @@ class PlanVerb:
         else:
             print(planned)
         return 0
-
-
-def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
-    """REGEX=TYPE, of which the expression may hold an equals sign itself."""
-    found = {}
-    for pair in pairs:
-        pattern, equals, module_type = pair.rpartition("=")
-        if not equals:
-            raise CompletedpError(f"override {pair!r} must be REGEX=TYPE")
-        found[pattern] = module_type
-    return found

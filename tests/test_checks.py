@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from models import of_size
+from torch import nn
 
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.coordcheck import coordcheck
@@ -202,6 +203,7 @@ def test_report_is_self_contained(coordinates: CheckResult, tmp_path: Path) -> N
         ({"steps": 0}, "steps = 0"),
         ({"parameterisations": ("up",)}, "'up'"),
         ({"batch": 100}, "not a whole number of sequences"),
+        ({"override": ("up=mlp_in",)}, "'up=mlp_in' is for a model of your own"),
     ],
 )
 def test_impossible_checks(changes: dict[str, object], message: str) -> None:
@@ -237,6 +239,28 @@ def test_checks_of_hugging_face_models(family: str) -> None:
         assert result.failures("completedp") == []
         assert result.failures("sp", "width")
         assert result.failures("sp", "depth")
+
+
+def bitnet(width: int, depth: int) -> nn.Module:
+    from transformers import BitNetConfig, BitNetForCausalLM
+
+    sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": depth}
+    heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), width // 16)
+    return BitNetForCausalLM(
+        BitNetConfig(**sizes, **heads, vocab_size=257, tie_word_embeddings=False, pad_token_id=None)
+    )
+
+
+def test_checks_of_a_model_with_overrides() -> None:
+    """What the user types by an override is measured under that type; untyped, it is one line."""
+    pytest.importorskip("transformers")
+    config = replace(SMALL, widths=(32, 64), depths=(2,), steps=2, model="test_checks:bitnet")
+    with pytest.raises(CompletedpError, match="attn_sub_norm"):
+        sweep(config, Rules(), "width")
+    found = sweep(replace(config, override=("sub_norm=latent_norm",)), Rules(), "width")
+    assert ("gradient", "latent_norm") in found.values
+    with pytest.raises(CompletedpError, match="'sub_norm' must be REGEX=TYPE"):
+        sweep(replace(config, override=("sub_norm",)), Rules(), "width")
 
 
 def made_wrong(width: int, depth: int) -> object:

@@ -68,3 +68,14 @@ def _from_hugging_face(name: str) -> nn.Module:
             return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # of the hub, of the file, or of what is in it
         raise CompletedpError(f"no model 'hf:{name[:200]}': {_short(error)}") from None
+
+
+def overrides_from(pairs: tuple[str, ...]) -> dict[str, str]:
+    """REGEX=TYPE, of which the expression may hold an equals sign itself."""
+    found = {}
+    for pair in pairs:
+        pattern, equals, module_type = pair.rpartition("=")
+        if not equals:
+            raise CompletedpError(f"override {pair!r} must be REGEX=TYPE")
+        found[pattern] = module_type
+    return found

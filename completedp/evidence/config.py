@@ -37,6 +37,8 @@ class CheckConfig:
     model: str | None = None
     """module:function of your own that makes a model of a width and a depth, with 257 tokens or
     more, instead of the reference model; the next four are then its own business."""
+    override: tuple[str, ...] = ()
+    """REGEX=TYPE: tensors of your model whose names match are of that module type."""
     head_dim: int = 16
     """Size of an attention head."""
     qk_norm: bool = True
@@ -68,6 +70,10 @@ class CheckConfig:
             raise CompletedpError(
                 f"batch of {self.batch} tokens is not a whole number of sequences of "
                 f"{self.context} tokens (context)"
+            )
+        if self.override and self.model is None:
+            raise CompletedpError(
+                f"override {self.override[0]!r} is for a model of your own: give --model too"
             )
         check_path("text", self.text)
         check_number("tolerance", self.tolerance, low=0, high=10)

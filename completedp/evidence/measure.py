@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from completedp.apply.classify import TensorInfo, classify
+from completedp.apply.classify import TensorInfo
 from completedp.apply.plan import Plan
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.lm.corpora import documents
@@ -45,14 +45,15 @@ def measure(
     model: nn.Module, planned: Plan, text: np.ndarray, *, context: int, steps: int, seed: int
 ) -> Sizes:
     """Train for `steps` at constant rates in the model's precision, and measure."""
-    tensors = classify(model)
+    tensors = [tensor.info for tensor in planned.tensors]
+    blocks = _blocks(model, {t.name for t in tensors if t.how == "override"})
     owners = {t.name: model.get_submodule(t.name.rpartition(".")[0]) for t in tensors}
     optimizer = planned.adamw()
     device = next(model.parameters()).device
     batches = _Windows(text, context, planned.target.batch // context, seed, device)
     probe, _ = batches.draw()
     at_start = copy.deepcopy(model)
-    before = _capture(model, probe)
+    before = _capture(model, probe, blocks)
     squares: dict[str, list[Tensor]] = defaultdict(list)
     for step in range(steps):
         next_token_loss(model, *batches.draw()).backward()
@@ -62,7 +63,7 @@ def measure(
                 squares[tensor.type].append(_mean_square(grad))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    after = _capture(model, probe)
+    after = _capture(model, probe, blocks)
     sizes: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     for kind, values in squares.items():
         sizes["gradient", kind] = values
@@ -77,7 +78,7 @@ def measure(
             sizes["initial", tensor.type].append(_mean_square(before[owner][1]))
             change = after[owner][1] - before[owner][1]
             sizes["change", tensor.type].append(_mean_square(change))
-    for block in _blocks(model):
+    for block in blocks:
         sizes["initial", STREAM].append(_mean_square(before[block][1]))
         sizes["change", STREAM].append(_mean_square(after[block][1] - before[block][1]))
     return {key: math.sqrt(float(torch.stack(v).mean())) for key, v in sizes.items()}
@@ -116,29 +117,33 @@ class _Windows:
         return rows[:, :-1], rows[:, 1:]
 
 
-def _blocks(model: nn.Module) -> list[nn.Module]:
-    structure = Structure(model)
+def _blocks(model: nn.Module, settled: set[str]) -> list[nn.Module]:
+    structure = Structure(model, settled)
     assert structure.blocks is not None  # or there would have been no plan
     return [m for m in structure.modules[structure.blocks]._modules.values() if m is not None]
 
 
 @torch.no_grad()
-def _capture(model: nn.Module, probe: Tensor) -> dict[nn.Module, tuple[Any, Tensor]]:
+def _capture(
+    model: nn.Module, probe: Tensor, blocks: list[nn.Module]
+) -> dict[nn.Module, tuple[Any, Tensor]]:
     """Input and output of every module that owns parameters, and of every block."""
     seen: dict[nn.Module, tuple[Any, Tensor]] = {}
-    with _hooks(model, seen):
+    with _hooks(model, blocks, seen):
         model(probe)
     return seen
 
 
 @contextmanager
-def _hooks(model: nn.Module, seen: dict[nn.Module, tuple[Any, Tensor]]) -> Iterator[None]:
+def _hooks(
+    model: nn.Module, blocks: list[nn.Module], seen: dict[nn.Module, tuple[Any, Tensor]]
+) -> Iterator[None]:
     def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         seen[module] = (inputs[0] if inputs else None, _first(output).detach())
 
     watched = [m for m in model.modules() if list(m.parameters(recurse=False))]
     # Before the plan's own hooks, if any: sizes are those without multipliers.
-    handles = [m.register_forward_hook(keep, prepend=True) for m in (*watched, *_blocks(model))]
+    handles = [m.register_forward_hook(keep, prepend=True) for m in (*watched, *blocks)]
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from torch import nn
 
 from completedp.apply.classify import classify, size_of
 from completedp.apply.plan import Plan, plan
-from completedp.apply.sources import call
+from completedp.apply.sources import call, overrides_from
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.measure import Sizes, byte_text, measure
 from completedp.lm.tokenizer import ByteTokenizer
@@ -158,13 +158,16 @@ def check_recipe(config: CheckConfig, rules: Rules, base: Scale) -> Recipe:
     products of changes, so activations start at about 1. Between the two, between the two.
     Embeddings start at 1 and logits near 0, as limits have them.
     """
+    overrides = overrides_from(config.override)
     if config.model is None:
         model = meta_model(model_config(_shape(config), ByteTokenizer().vocab, base))
     else:
-        model = _of_the_user(config.model, base)
+        model = _of_the_user(config.model, base, overrides)
     small, whole = 0.02, base.width**-0.5
     hidden = small * (whole / small) ** (2.0 - 2.0 * rules.alpha)
-    recipe = Recipe.for_model(model, base, lr=config.lr, init_std=hidden, rules=rules)
+    recipe = Recipe.for_model(
+        model, base, lr=config.lr, init_std=hidden, rules=rules, overrides=overrides
+    )
     multipliers = {
         f"init_std/type/{kind}": math.log2(1.0 / hidden)
         for kind in recipe.types
@@ -182,24 +185,26 @@ def _planned(
     if config.model is None:
         model = model_config(_shape(config), ByteTokenizer().vocab, target)
         return planned_model(model, recipe, target, seed=seed, device=device)
-    made = _of_the_user(config.model, target).to(device)
+    overrides = overrides_from(config.override)
+    made = _of_the_user(config.model, target, overrides).to(device)
     has_buffer = isinstance(getattr(made, "residual_multipliers", None), torch.Tensor)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # how the model was drawn is replaced below
-        planned = plan(made, recipe, target, multipliers="buffer" if has_buffer else "hook")
+        way = "buffer" if has_buffer else "hook"
+        planned = plan(made, recipe, target, overrides=overrides, multipliers=way)
     planned.initialise(seed)
     return made, planned
 
 
-def _of_the_user(source: str, scale: Scale) -> nn.Module:
+def _of_the_user(source: str, scale: Scale, overrides: dict[str, str]) -> nn.Module:
     """The model that the user's function makes of a width and a depth, in float32."""
     model = call(source, scale.width, scale.depth)
-    if (found := size_of(model)) != (scale.width, scale.depth):
+    if (found := size_of(model, overrides)) != (scale.width, scale.depth):
         raise CompletedpError(
             f"model {source!r} gave width {found[0]} and depth {found[1]} when asked for "
             f"{scale.width} and {scale.depth}"
         )
-    vocab = next(t.shape[0] for t in classify(model) if t.type == "embedding")
+    vocab = next(t.shape[0] for t in classify(model, overrides) if t.type == "embedding")
     if vocab < ByteTokenizer().vocab:
         raise CompletedpError(
             f"model {source!r} has {vocab} tokens, and the check's text {ByteTokenizer().vocab}"
