@@ -1,9 +1,10 @@
 """Coordinate and gradient checks on Hugging Face models, over x8 in width and in depth.
 
-    python benchmarks/model_checks.py [--out FOLDER]
+    python benchmarks/model_checks.py [--out FOLDER] [--models llama qwen3 gpt2 deepseek gpt_oss]
 
 Tiny Llama, Qwen3 and GPT-2 (untied), made from their configs, as `completedp coordcheck --model
 benchmarks.model_checks:llama` would: with the rules every check passes, without (`sp`) both fail.
+DeepSeek V3 and gpt-oss are measured when asked for: gpt-oss's routers fail, having no rule.
 Prints the table of docs/models.md; a few minutes on two CPU cores.
 """
 
