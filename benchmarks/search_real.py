@@ -82,7 +82,7 @@ def export(studies: list[Study], path: Path) -> None:
     """
     rows = [row for s in studies for row in s.trials(curves=True) if row.status != "stopped"]
     of_space = studies[0].spec["space"]
-    mark = round(MARK * max(row.steps or 0 for row in rows))
+    mark = max(SMOOTHED_OVER, round(MARK * max(row.steps or 0 for row in rows)))
     curves = [row.curve if row.curve is not None else () for row in rows]
     passed = [np.mean(c[mark - SMOOTHED_OVER : mark]) if len(c) >= mark else np.nan for c in curves]
     np.savez_compressed(
@@ -117,8 +117,8 @@ def main() -> None:
         if args.space == "global":
             start = usual
         else:
-            trials = args.global_trials
-            tuned = search(store, "global", usual, size, args.data, space="global", trials=trials)
+            options = {"space": "global", "trials": args.global_trials, "stop_early": False}
+            tuned = search(store, "global", usual, size, args.data, **options)
             if not start_path.exists():
                 best(tuned, args.data, WorkerConfig(), seeds=args.fresh).recipe.save(start_path)
             start = Recipe.load(start_path)

@@ -264,7 +264,10 @@ def _writable(out: str) -> Path:
     path = Path(out).expanduser()
     if path.is_dir():
         raise CompletedpError(f"{out!r} is a folder: name a file in it")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CompletedpError(f"{out!r} cannot be written: {error.strerror}") from None
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise CompletedpError(f"{out!r} cannot be written: name a file in a folder of yours")
     if path.exists():

@@ -425,7 +425,7 @@ def test_mistakes_are_one_line() -> None:
         make_engine("grid", bounds, 0, levels=[[0.0], [9.0]])
     with pytest.raises(CompletedpError, match="trial 3 has 5 coordinates where the study has 2"):
         make_engine("random", bounds, 0).tell(3, np.zeros(5), 1.0)
-    with pytest.raises(CompletedpError, match="no 'lr/type/qkv': search over lr/global"):
+    with pytest.raises(CompletedpError, match="no 'lr/type/qkv', only lr/global, eps"):
         paper_levels(["lr/type/qkv"], Values(lr=0.01))
     with pytest.raises(CompletedpError, match=r"coordinate 1: start 3.0 must be within"):
         Bounds(low=np.zeros(2), high=np.ones(2), start=np.array([0.5, 3.0]))

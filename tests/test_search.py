@@ -4,11 +4,13 @@ import calendar
 import csv
 import json
 import math
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,8 +34,10 @@ from completedp.search.ladder import START, Rung, Standing
 from completedp.search.objective import engine_of, study_spec
 from completedp.search.run import (
     LUCKIEST,
+    MANY_ATTEMPTS,
     RECOMMENDED,
     Best,
+    _rate,
     best,
     export_csv,
     export_optuna,
@@ -43,8 +47,9 @@ from completedp.search.run import (
 )
 from completedp.search.stopping import AT_LEAST
 from completedp.search.store import Claim, Store, Study, TrialRow
-from completedp.search.worker import MOST_ATTEMPTS, Fold, Progress, make_fold, work
+from completedp.search.worker import Fold, Progress, make_fold, work
 from completedp.theory.errors import CompletedpError
+from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.training.config import Shape, TrainConfig
 from completedp.training.loop import train
@@ -330,20 +335,20 @@ def token_of(study: Study, number: int) -> str:
     return study._database.run(lambda c: c.execute(query).mappings().one())["token"]
 
 
-@pytest.mark.parametrize("deaths", [MOST_ATTEMPTS - 1, MOST_ATTEMPTS])
-def test_a_deadly_trial_is_given_up(data: str, store: Store, deaths: int) -> None:
-    """A trial that MOST_ATTEMPTS workers died of is diverged; one fewer, and it is trained."""
+def test_a_trial_that_many_workers_died_in_is_run_again(data: str, store: Store) -> None:
+    """Kills say nothing of a trial: however often it was begun, it is shown, and trained."""
     study = make_study(store, data, trials=3)
     fold = make_fold(study, objective_of(study, data))
-    for _ in range(deaths):
+    for _ in range(MANY_ATTEMPTS + 1):
         study.claim("victim", fold.propose, lease_seconds=0.0)
+    found = status(study)
+    assert found.deadly == {0: MANY_ATTEMPTS + 1}
+    assert "trial 0 was begun 6 times" in found.lines()
     rows = searched(study, data)
     assert finished_once(rows, 3)
-    assert rows[0].attempt == deaths + 1
-    given_up = deaths == MOST_ATTEMPTS
-    assert (rows[0].status, rows[0].steps) == (("diverged", 0) if given_up else ("ok", STEPS))
-    assert (rows[0].loss == math.inf) == given_up
-    assert {r.status for r in rows[1:]} == {"ok"}
+    assert rows[0].attempt == MANY_ATTEMPTS + 2
+    assert {(row.status, row.steps) for row in rows} == {("ok", STEPS)}
+    assert status(study).deadly == {}
 
 
 def test_divergence_is_an_outcome(data: str, store: Store) -> None:
@@ -425,6 +430,9 @@ def test_two_studies_of_one_name_are_one_line(data: str, store: Store) -> None:
     """Another space under the same name is refused, and leaves the study's budget alone."""
     study = make_study(store, data, trials=4)
     for changes, words in (
+        ({"tunables": ("lr", "eps")}, "'space.coordinates', not "),
+        ({"tunables": ("eps", *TUNABLE[:2], *TUNABLE[3:])}, "'space.coordinates'[0] = 'lr/"),
+        ({"stop_early": True}, "'stop_early' = False, not True"),
         ({"space": "type"}, "space.kind"),
         ({"reach": 2.0}, "space.low"),
         ({"engine": "random"}, "'engine' = 'recombine', not 'random'"),
@@ -597,9 +605,10 @@ def test_the_papers_grid_is_searched(data: str, store: Store) -> None:
         trials=3,
         engine="paper-grid",
         space="global",
-        tunables=("lr", "eps"),
-        reach=24.0,
     )
+    assert len(study.spec["space"]["coordinates"]) == 5
+    message = error_of(make_study, store, data, name="types", engine="paper-grid")
+    assert "search with --space global" in message
     rows = searched(study, data)
     assert finished_once(rows, 3)
     lr = make_recipe().values.lr * 2 ** rows[1].point[0]
@@ -649,15 +658,38 @@ def test_optuna_gets_every_finished_trial(data: str, store: Store, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "storage", ["sqlite:////nowhere/at/all.db", "foo://u:secret@host/x", "sqlite://x"]
+    ("storage", "said"),
+    [
+        ("sqlite:////nowhere/at/all.db", "no folder '/nowhere/at'"),
+        ("sqlite://", "'sqlite://' names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("foo://u:secret@host/x", "Optuna cannot use 'foo://u:***@host/x'"),
+        ("redis://u:secret@host", "Optuna cannot use 'redis://u:***@host'"),
+        ("://x", "'://x' is no URL of a database"),
+    ],
 )
-def test_optuna_storages_that_cannot_be(data: str, store: Store, storage: str) -> None:
+def test_optuna_storages_that_cannot_be(data: str, store: Store, storage: str, said: str) -> None:
     """A storage that Optuna cannot open is one line without its password."""
     pytest.importorskip("optuna")
-    study = make_study(store, data)
-    message = error_of(export_optuna, study, storage)
-    assert "Optuna cannot use" in message
+    message = error_of(export_optuna, make_study(store, data), storage)
+    assert said in message
     assert "secret" not in message
+
+
+def test_optuna_writes_into_no_other_file(data: str, tmp_path: Path) -> None:
+    """A store, another program's database and a text are left as they are."""
+    pytest.importorskip("optuna")
+    paths = [tmp_path / name for name in ("store.db", "other.db", "text.db")]
+    with sqlite3.connect(paths[1]) as other:
+        other.execute("CREATE TABLE notes (x)")
+    paths[2].write_text("not a database, and longer than a header of one would be " * 9)
+    with Store(str(paths[0])) as store:
+        study = make_study(store, data)
+        before = [path.read_bytes() for path in paths]
+        for path in paths:
+            message = error_of(export_optuna, study, f"sqlite:///{path}")
+            assert "is a file of something else: name another" in message
+    assert [path.read_bytes() for path in paths[1:]] == before[1:]
 
 
 def plant_ladder(
@@ -717,6 +749,55 @@ def test_the_best_is_what_wins_on_the_last_rung(
     assert note is not None
     assert (note["chosen"], len(note["rungs"])) == (RECOMMENDED, 3)
     assert "recommended beats the start by 0.2000 +- 0.0707" in found.lines()
+
+
+def test_a_start_that_cannot_train_gives_no_recipe(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every candidate diverges there is no best one, and one line that says so."""
+    study = make_study(store, data)
+    planted(study, data, [math.inf, math.inf])
+    plant_ladder(monkeypatch, lambda name, ratio: [math.inf])
+    assert "all candidates diverge on width 16" in error_of(best, study, data, OPTIONS)
+
+
+def test_a_ladder_outlives_its_store(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the store cannot be written any more, what was measured is still the answer."""
+    study = make_study(store, data)
+    planted(study, data, [2.5, 2.0])
+    plant_ladder(monkeypatch, lambda name, ratio: [2.5] if name == START else [2.0])
+
+    def gone(*_: Any) -> None:
+        raise CompletedpError("cannot write the store")
+
+    monkeypatch.setattr(Study, "set_note", gone)
+    with pytest.warns(UserWarning, match="not noted in the study: cannot write the store"):
+        found = best(study, data, OPTIONS)
+    assert found.chosen == RECOMMENDED
+
+
+def test_a_candidate_that_cannot_be_carried_is_named(data: str, store: Store) -> None:
+    """A rung where a candidate has no plan is one line that names both, before any training."""
+    study = make_study(store, data, recipe=make_recipe(beta1=0.7))
+    planted(study, data, [2.5])
+    message = error_of(best, study, data, OPTIONS, rungs=("batch=4",))
+    assert "start cannot be carried to width 16" in message
+    assert "beta" in message
+
+
+def test_the_rate_leaves_pauses_out() -> None:
+    """A pause between trials is not taken for slow trials."""
+
+    def row(number: int, started: float, finished: float) -> Any:
+        return SimpleNamespace(number=number, started_at=started, finished_at=finished)
+
+    steady = [row(n, 10.0 * n, 10.0 * (n + 1)) for n in range(20)]
+    assert _rate(steady) == pytest.approx(0.1)
+    paused = [row(n, t := 10.0 * n + (n >= 10) * 1e5, t + 10.0) for n in range(20)]
+    assert _rate(paused) == pytest.approx(0.1)
+    assert _rate([]) == 0.0
 
 
 def test_the_recipe_is_written_and_searched_on(

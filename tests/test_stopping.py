@@ -212,6 +212,19 @@ def test_each_is_judged_once() -> None:
     assert rule.hopeless([(-2, curve[:180])]) == [True]
 
 
+def test_a_trial_counts_where_it_passed_and_not_again_at_its_end() -> None:
+    """The bar is of those that passed last: one that ends long after is not among them again."""
+    steps = 400
+    rule = EarlyStop(steps)
+    whole(rule, AT_LEAST, steps, end=3.0)
+    good = parallel(2.0, steps)
+    assert rule.hopeless([(-1, good.losses[:100])]) == [False]
+    whole(rule, RECENT, steps, end=3.0)
+    before = dict(rule._there)
+    rule.tell(-1, POINT, good.losses, good.end, "ok")
+    assert rule._there == before
+
+
 def test_those_that_run_are_compared_with_each_other() -> None:
     """A round much better than all before it still loses its worse half."""
     steps = 400

@@ -106,6 +106,7 @@ def _search(store: Store, out: Path, data: str, start: Recipe, space: str) -> Re
         space=space,  # type: ignore[arg-type]
         target=(RATIOS,),
         trials=TRIALS[space],
+        stop_early=False,
         context=CONTEXT,
         shape=SHAPE,
     )

@@ -38,7 +38,7 @@ class StudyConfig:
     seed: int = 0
     """Of the engine and of the trials, which all have their own."""
     stop_early: bool = False
-    """End hopeless trials early, judged by their loss curves: pays with trust-region and random."""
+    """End hopeless trials early, judged by their loss curves; pays with --engine trust-region."""
     context: int = 256
     """Tokens per sequence."""
     z_loss: float = 1e-4

@@ -237,7 +237,9 @@ def paper_levels(coordinates: Sequence[str], values: Values) -> list[list[float]
         tunable, _, kind = name.partition("/")
         if kind != "global" or tunable not in PAPER_GRID:
             known = ", ".join(f"{tunable}/global" for tunable in PAPER_GRID)
-            raise CompletedpError(f"the paper's grid has no {name!r}: search over {known}")
+            raise CompletedpError(
+                f"the paper's grid has no {name!r}, only {known}: search with --space global"
+            )
         if values.of(tunable) <= 0:
             raise CompletedpError(f"{tunable} = {values.of(tunable)} has no multiplier: above 0")
         levels.append([math.log2(value / values.of(tunable)) for value in PAPER_GRID[tunable]])

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from completedp.search.objective import Objective
+from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
@@ -69,8 +70,11 @@ def climb(
 ) -> list[Rung]:
     """Measure the candidates on each scale, the better half of them on the next."""
     for scale in scales:  # what cannot be is said before anything is trained
-        for recipe in candidates.values():
-            objective.trial_at(recipe, scale, seed=_FRESH)
+        for name, recipe in candidates.items():
+            try:
+                objective.trial_at(recipe, scale, seed=_FRESH)
+            except CompletedpError as error:
+                raise CompletedpError(f"{name} cannot be carried to {scale}: {error}") from None
     rungs = []
     for height, scale in enumerate(scales):
         fresh = [_FRESH + seeds * height + seed for seed in range(seeds)]

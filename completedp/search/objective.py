@@ -16,10 +16,11 @@ from completedp.apply.plan import plan
 from completedp.lm.batches import TokenDataset
 from completedp.lm.tokens import Manifest
 from completedp.search.config import StudyConfig, WorkerConfig
-from completedp.search.engines import Bounds, Engine, make_engine, paper_levels
+from completedp.search.engines import PAPER_GRID, Bounds, Engine, make_engine, paper_levels
 from completedp.search.space import Space, make_space
 from completedp.search.study import Claim
 from completedp.theory.errors import CompletedpError
+from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
 from completedp.training.build import choose_device, meta_model, model_config, stack_model
@@ -37,12 +38,18 @@ def study_spec(config: StudyConfig, recipe: Recipe | None = None) -> dict[str, A
     manifest = Manifest.load(config.data)
     scales = [scaled(recipe.base, Ratios.parse(text)) for text in config.target]
     model = meta_model(model_config(config.shape, manifest.vocab, recipe.base, recipe.head_dim))
+    tunables, reach = config.tunables, config.reach
+    if config.engine == "paper-grid":  # as far as the paper's values are
+        tunables = tuple(PAPER_GRID) if tunables == TUNABLE else tunables
+        named = [f"{tunable}/{config.space}" for tunable in tunables]
+        levels = paper_levels(named, recipe.values)
+        reach = max(reach, *(abs(level) for each in levels for level in each))
     space = make_space(
         recipe,
         config.space,
         types=tuple(dict.fromkeys(tensor.type for tensor in classify(model))),
-        tunables=config.tunables,
-        reach=config.reach,
+        tunables=tunables,
+        reach=reach,
         scales=scales,
     )
     spec = {

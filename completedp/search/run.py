@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import csv
 import math
+import sqlite3
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from completedp.search.config import StudyConfig, WorkerConfig
@@ -23,6 +28,8 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios
 
 RECOMMENDED, LUCKIEST = "recommended", "best trial"
+MANY_ATTEMPTS = 5
+"""A trial begun more often is shown: its workers may die of it."""
 
 
 def open_study(store: Store, name: str, config: StudyConfig, recipe: Recipe | None = None) -> Study:
@@ -66,6 +73,8 @@ class Status:
     eta_seconds: float | None
     workers: dict[str, int]
     """Trials that each worker has in hand."""
+    deadly: dict[int, int]
+    """Trials that many workers died in, and how often each was begun."""
     engine: dict[str, float]
 
     def lines(self) -> str:
@@ -82,6 +91,10 @@ class Status:
             f"best {best}{start}; {counts['diverged']} diverged, {self.stopped} stopped early",
             f"engine: {state}" if state else "",
             f"at work: {working}; {counts['expired']} trials wait to be taken over",
+            *(
+                f"trial {number} was begun {times} times: its workers die, look at their logs"
+                for number, times in list(self.deadly.items())[:3]
+            ),
         ]
         return "\n".join(filter(None, lines))
 
@@ -90,9 +103,7 @@ def status(study: Study) -> Status:
     """How a study stands, from its store alone."""
     rows, counts = study.trials(curves=False), study.counts()
     done = sorted((r for r in rows if r.finished_at is not None), key=lambda r: r.sequence or 0)
-    recent = done[-100:]
-    span = (recent[-1].finished_at or 0) - min(r.started_at for r in recent) if recent else 0.0
-    rate = len(recent) / span if span > 0 else 0.0
+    rate = _rate(done[-100:])
     left = counts["budget"] - counts["finished"]
     measured = [r.loss for r in done if r.status == "ok" and r.loss is not None]
     first = next((r.loss for r in done if r.number == 0 and r.status == "ok"), None)
@@ -109,8 +120,22 @@ def status(study: Study) -> Status:
         per_minute=60 * rate,
         eta_seconds=left / rate if rate and left else None,
         workers=workers,
+        deadly={
+            row.number: row.attempt
+            for row in rows
+            if row.state == "running" and row.attempt > MANY_ATTEMPTS
+        },
         engine=_engine_state(study),
     )
+
+
+def _rate(rows: Sequence[TrialRow]) -> float:
+    """Trials finished a second, pauses left out: no trial takes as long as nobody working may."""
+    ends = [row.finished_at for row in rows if row.finished_at is not None]
+    longest = max((end - row.started_at for row, end in zip(rows, ends, strict=True)), default=0.0)
+    gaps = [min(after - before, longest) for before, after in pairwise(ends)]
+    span = sum(gaps) + (ends[0] - rows[0].started_at if rows else 0.0)
+    return len(ends) / span if span > 0 else 0.0
 
 
 def _engine_state(study: Study) -> dict[str, float]:
@@ -176,7 +201,9 @@ def best(
     fold = make_fold(study, objective)
     fold.catch_up()
     if fold.seen == 0:
-        raise CompletedpError(f"no trial of {study.name!r} has finished yet")
+        raise CompletedpError(
+            f"no trial of {study.name!r} has finished yet: `completedp search start` works on it"
+        )
     base = objective.recipe
     points = {
         START: objective.space.bounds.start,
@@ -191,6 +218,11 @@ def best(
     scales = [base.base, *(scaled(base.base, Ratios.parse(text)) for text in rungs)]
     climbed = climb(objective, candidates, scales, seeds=seeds, progress=progress)
     chosen = climbed[-1].standings[0]
+    if not math.isfinite(chosen.mean):
+        raise CompletedpError(
+            f"all candidates diverge on {climbed[-1].scale}, the start among them: search from a "
+            "recipe that trains there, such as one with a smaller lr"
+        )
     provenance = {
         **{k: v for k, v in base.provenance.items() if not k.startswith("rung_")},
         "study": study.name,
@@ -211,7 +243,11 @@ def best(
         chosen=chosen.candidate,
         rungs=climbed,
     )
-    study.set_note("best", {"chosen": found.chosen, "rungs": [rung.to_dict() for rung in climbed]})
+    note = {"chosen": found.chosen, "rungs": [rung.to_dict() for rung in climbed]}
+    try:
+        study.set_note("best", note)
+    except CompletedpError as error:  # what was measured is not to be lost for that
+        warnings.warn(f"the ladder is not noted in the study: {error}", stacklevel=2)
     return found
 
 
@@ -244,18 +280,48 @@ def export_optuna(study: Study, storage: str) -> int:
         )
     }
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    shown = _optuna_url(storage)
     try:
         made = optuna.create_study(storage=storage, study_name=study.name)
     except optuna.exceptions.DuplicatedStudyError:
         raise CompletedpError(
-            f"that Optuna storage already has a study {study.name!r}: name another file"
+            f"{shown!r} already has a study {study.name!r}: name another file"
         ) from None
-    except (ImportError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        reason = str(error).splitlines()[0]  # and not the URL, which may hold a password
-        raise CompletedpError(f"Optuna cannot use that storage: {reason}") from error
+    except (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        reason = str(error).splitlines()[0].replace(storage, shown)
+        raise CompletedpError(
+            f"Optuna cannot use {shown!r} ({reason}): give one such as sqlite:///optuna.db"
+        ) from None
     finished = [row for row in study.trials(curves=False) if row.state == "finished"]
     made.add_trials([_optuna_trial(optuna, row, ranges) for row in finished])
     return len(finished)
+
+
+def _optuna_url(storage: str) -> str:
+    """The URL without its password; a file that is there must be Optuna's already."""
+    try:
+        url = sa.make_url(storage)
+    except SQLAlchemyError:
+        raise CompletedpError(
+            f"{storage!r} is no URL of a database: give one such as sqlite:///optuna.db"
+        ) from None
+    if url.get_backend_name() == "sqlite":
+        if url.database in (None, "", ":memory:"):
+            raise CompletedpError(
+                f"{storage!r} names no file: give one such as sqlite:///optuna.db"
+            )
+        path = Path(url.database)
+        if not path.parent.is_dir():
+            raise CompletedpError(f"{storage!r}: there is no folder {str(path.parent)!r}")
+        if path.exists() and path.stat().st_size:
+            with closing(sqlite3.connect(path)) as file:
+                try:
+                    tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+                except sqlite3.DatabaseError:
+                    tables = set()
+            if "version_info" not in tables:
+                raise CompletedpError(f"{storage!r} is a file of something else: name another")
+    return url.render_as_string(hide_password=True)
 
 
 def _optuna_trial(optuna: Any, row: TrialRow, ranges: dict[str, Any]) -> Any:

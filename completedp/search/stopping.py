@@ -50,12 +50,14 @@ class EarlyStop:
 
     def tell(self, number: int, point: np.ndarray, curve: Losses, loss: float, status: str) -> None:
         """Learn from a finished trial; a diverged one says nothing of how good losses look."""
+        seen = number in self._judged
         self._judged.discard(number)
         if status == "diverged":
             self._there.pop(number, None)
             return
         curve = np.asarray(curve, dtype=np.float64)
-        self._pass(number, curve)
+        if not seen:  # passed the mark at another worker; of ours it is known when they did
+            self._pass(number, curve)
         if status == "ok" and math.isfinite(loss):
             self._completed.append((point, curve, loss))
 

@@ -114,6 +114,11 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str
         if isinstance(before, dict) and isinstance(after, dict):
             if inner := _first_difference(before, after, f"{path}."):
                 return inner
+        elif isinstance(before, list) and isinstance(after, list) and before != after:
+            if len(before) != len(after):
+                return f"has {len(before)} {path!r}, not {len(after)}"
+            i = next(i for i, value in enumerate(before) if value != after[i])
+            return f"has {path!r}[{i}] = {before[i]!r:.60}, not {after[i]!r:.60}"
         elif before != after:
             return f"has {path!r} = {before!r:.60}, not {after!r:.60}"
     return ""

@@ -27,8 +27,6 @@ from completedp.theory.errors import CompletedpError
 from completedp.training.process import held_signals
 from completedp.training.slots import Outcome, Trial
 
-MOST_ATTEMPTS = 5
-"""A trial that so many workers died of is given up as diverged."""
 _WAIT_SECONDS = 1.0
 
 
@@ -97,9 +95,8 @@ def work(
             while (claim := study.claim(name, fold.propose, lease_seconds=lease)) is not None:
                 held.add(claim)
                 trial = None
-                if claim.attempt <= MOST_ATTEMPTS:
-                    with suppress(CompletedpError):  # far out there are points of no plan
-                        trial = objective.trial(claim)
+                with suppress(CompletedpError):  # far out there are points of no plan
+                    trial = objective.trial(claim)
                 if trial is None:
                     study.finish(claim, loss=math.inf, status="diverged", steps=0, curve=[])
                     held.discard(claim)

@@ -48,6 +48,8 @@ class Ratios:
                 found[name] = float(value)
             except ValueError:
                 raise CompletedpError(f"ratios {text!r}: {value!r} is not a number") from None
+        if not found:
+            raise CompletedpError(f"ratios {text!r} name no axis: give some, such as width=4")
         return cls(**found)
 
     @property

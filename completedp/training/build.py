@@ -84,7 +84,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.empty(1, device=device).cpu()  # which meta tensors cannot
     except Exception as error:  # each backend fails in its own way when it is not there
         reason = str(error).splitlines()[0]
         raise CompletedpError(f"device {name!r} cannot be used: {reason}") from None
