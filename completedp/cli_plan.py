@@ -83,7 +83,8 @@ class PlanVerb:
 
             model = model_from(self.model)
             found = size_of(model, overrides)
-            width, depth = width or found[0], depth or found[1]
+            width = found[0] if width is None else width
+            depth = found[1] if depth is None else depth
         target = scale_like(
             recipe.base, width=width, depth=depth, batch=self.batch, tokens=self.tokens
         )

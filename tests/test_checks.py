@@ -263,6 +263,31 @@ def test_checks_of_a_model_with_overrides() -> None:
         sweep(replace(config, override=("sub_norm",)), Rules(), "width")
 
 
+def awkward(width: int, depth: int) -> nn.Module:
+    """The reference model, with an output that is a tuple."""
+    model = of_size(width, depth)
+    forward = model.forward
+    model.forward = lambda tokens: (forward(tokens), torch.zeros(()))  # type: ignore[method-assign]
+    return model
+
+
+def failing(width: int, depth: int) -> nn.Module:
+    model = of_size(width, depth)
+    model.forward = lambda tokens, mask: tokens  # type: ignore[method-assign]
+    return model
+
+
+def test_models_that_give_several_things_or_fail() -> None:
+    """Logits may come first of a tuple; a forward pass that fails is one line that quotes it."""
+    config = replace(SMALL, widths=(64, 128), depths=(2,), steps=2)
+    plain = sweep(replace(config, model="models:of_size"), Rules(), "width")
+    found = sweep(replace(config, model="test_checks:awkward"), Rules(), "width")
+    for key, values in plain.values.items():
+        assert np.array_equal(found.values[key], values), key
+    with pytest.raises(CompletedpError, match=r"'test_checks:failing' cannot be checked.*'mask'"):
+        sweep(replace(config, model="test_checks:failing"), Rules(), "width")
+
+
 def made_wrong(width: int, depth: int) -> object:
     return of_size(128, depth) if width == 64 else 3
 

@@ -697,7 +697,7 @@ def test_recipes_for_families(family: str) -> None:
         widths.setdefault(name.partition("@")[0], set()).add(width)
     assert widths == {k: {w for kind, _, w in kinds.values() if kind == k} for k in widths}
     assert widths.keys() == {kind for kind, _, _ in kinds.values()}
-    own = options.get("qk_rope_head_dim", options.get("head_dim", D // HEADS))
+    own = 24 if family == "deepseek_v3" else options.get("head_dim", D // HEADS)
     assert recipe.head_dim == own
 
 
@@ -854,6 +854,82 @@ def test_classifying_a_large_model_is_quick() -> None:
     assert time.perf_counter() - start < 3
     assert len(found) == 3 + 80 * 9
     assert sum(p.numel() for p in model.parameters()) > 65e9
+
+
+def test_overrides_keep_to_a_tensors_dimensions() -> None:
+    """A matrix typed as a norm's gain, or a vector as a matrix, is one line that quotes both."""
+    model = make_model(bias=True, device="meta")
+    message = error_of(classify, model, {r"mlp\.up\.weight": "attn_norm"})
+    assert "mlp.up.weight [" in message
+    assert "'attn_norm', whose tensors are vectors" in message
+    message = error_of(classify, model, {r"mlp\.up": "position"})
+    assert "'position', whose tensors are matrices" in message
+
+
+def test_an_override_that_never_comes_first() -> None:
+    """Where an earlier pattern takes all that a later one matches, that is what the line says."""
+    overrides = {r"mlp\.up": "mlp_in", r"mlp\.up\.weight": "mlp_gate"}
+    message = error_of(classify, make_model(device="meta"), overrides)
+    assert "is never the first that matches" in message
+
+
+def test_names_that_wrappers_would_make_alike() -> None:
+    """A module that is called as wrappers call theirs does not hide another's tensors."""
+    model = make_model(device="meta")
+    up = model.get_submodule("blocks.0.mlp.up")
+    up.add_module("module", nn.Linear(up.in_features, up.out_features, bias=False, device="meta"))
+    assert "two tensors are called blocks.0.mlp.up.weight" in error_of(classify, model)
+
+
+class PlusOneNorm(nn.Module):
+    """Stores gain - 1, and takes nothing but a batch of sequences."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, _, width = x.shape
+        return nn.functional.rms_norm(x, (width,)) * (1 + self.weight)
+
+
+def test_a_norm_that_takes_sequences_alone_is_asked() -> None:
+    """Its stored gain starts at 0, as that of one that takes any shape does."""
+    model = make_model(device="meta")
+    model.get_submodule("blocks.0").attn_norm = PlusOneNorm(64)
+    offsets = {t.name: t.offset for t in classify(model) if t.type == "attn_norm"}
+    assert sorted(offsets.values()) == [0.0] * (len(offsets) - 1) + [1.0]
+
+
+def test_models_that_scale_themselves_are_warned_of() -> None:
+    """MiniCPM's own factors of depth and width are named, with the values that undo them."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        classify(hugging_face("minicpm3", **(SIZES | LATENT)))
+    messages = " ".join(str(warning.message) for warning in caught)
+    assert re.search(r"config.scale_depth = .* set it to 1.732", messages)
+    assert "config.dim_model_base" in messages
+
+
+def test_a_head_size_that_only_the_modules_tell() -> None:
+    """Without a config the attention's attribute is the head's size; of latent ones, both parts."""
+    model = torchtitan()
+    model.get_submodule("layers.0.attention").head_dim = 7  # type: ignore[assignment]
+    without = [t for t in classify(model) if "_norm" not in t.type]
+    assert head_dim_of(without, model) == 7
+    options, _ = FAMILIES["deepseek_v3"]
+    latent = hugging_face("deepseek_v3", **options)
+    assert head_dim_of(classify(latent), latent) == 24
+
+
+def test_no_output_weight_is_warned_of() -> None:
+    """A model whose forward pass may use the embedding for the logits gets one line on it."""
+    base = cdp.Scale(width=D, depth=DEPTH, batch=1024, tokens=64 * 1024)
+    headless = hugging_face("llama", **OWN_HEAD).get_submodule("model")
+    recipe = Recipe.for_model(headless, base)
+    wider = hugging_face("llama", **(OWN_HEAD | {"hidden_size": 2 * D})).get_submodule("model")
+    with pytest.warns(UserWarning, match="no output weight"):
+        plan(wider, recipe, replace(base, width=2 * D))
 
 
 @pytest.mark.parametrize("ratio", [1, 2])

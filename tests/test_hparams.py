@@ -228,6 +228,7 @@ def test_coordinates_of_unknown_names_are_errors(types: list[str], tunables: lis
         ("lr", math.nan),
         ("lr", "1e-3"),
         ("lr", True),
+        ("lr", 10**400),
         ("eps", 0.0),
         ("eps", math.inf),
         ("init_std", -0.02),
@@ -242,7 +243,7 @@ def test_bad_values_are_one_line_errors(name: str, value: Any) -> None:
     """An impossible base value is one line that names it and quotes it."""
     message = error_of(Values, **({"lr": 1e-3} | {name: value}))
     assert name in message
-    assert repr(value) in message
+    assert repr(value)[:40] in message
 
 
 def test_edge_values_are_allowed() -> None:

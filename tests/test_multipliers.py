@@ -137,17 +137,25 @@ class PostNormModel(nn.Module):
         return self.lm_head(self.norm(x))
 
 
-def post_norm_plan(way: str) -> Plan:
+def post_norm_plan(way: str, gains: bool) -> Plan:
     recipe = cdp.Recipe.for_model(PostNormModel(64, 2), scale(), lr=2**-7)
-    return plan(PostNormModel(64, 4).double(), recipe, scale(depth=4), multipliers=way)
+    model = PostNormModel(64, 4)
+    for layer in model.layers if not gains else ():
+        for name in ("post_attention_layernorm", "post_feedforward_layernorm"):
+            setattr(layer, name, nn.RMSNorm(64, elementwise_affine=False))
+    return plan(model.double(), recipe, scale(depth=4), multipliers=way)
 
 
-def test_branches_that_end_in_norms_are_hooked() -> None:
-    """Folding there is refused with the reason; `auto` multiplies the norm's output, once."""
-    message = error_of(post_norm_plan, "fold")
+@pytest.mark.parametrize("gains", [True, False])
+def test_branches_that_end_in_norms_are_hooked(gains: bool) -> None:
+    """Folding there is refused with the reason; `auto` multiplies the norm's output, once.
+
+    A norm without a gain, of which there is no tensor to be seen, undoes a factor all the same.
+    """
+    message = error_of(post_norm_plan, "fold", gains)
     assert "post_attention_layernorm" in message or "post_feedforward_layernorm" in message
     assert "hook" in message
-    found = post_norm_plan("auto")
+    found = post_norm_plan("auto", gains)
     assert found.ways == {"attn": "hook", "mlp": "hook", "output": "fold"}
     found.initialise(0)
     tokens = token_batches(1)[0]
@@ -166,6 +174,20 @@ def test_branches_that_end_in_norms_are_hooked() -> None:
                 inner = bare.mlp["down_proj"](bare.mlp["up_proj"](x).relu())
                 x = x + 0.5 * bare.post_feedforward_layernorm(inner)
     torch.testing.assert_close(model(tokens), model.lm_head(model.norm(x)))
+
+
+def test_norms_without_gains_before_a_branch_are_not_at_its_end() -> None:
+    """OLMo's norms have no tensors and are called as Llama's: its branches are folded."""
+    pytest.importorskip("transformers")
+    from transformers import OlmoConfig, OlmoForCausalLM
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}
+    with torch.device("meta"):
+        model = OlmoForCausalLM(
+            OlmoConfig(**sizes, num_attention_heads=4, vocab_size=96, tie_word_embeddings=False)
+        )
+    found = plan(model, cdp.Recipe.for_model(model, scale(), lr=2**-7), scale())
+    assert set(found.ways.values()) == {"fold"}
 
 
 def test_a_foreign_model_is_folded_by_itself() -> None:
@@ -254,6 +276,14 @@ def test_frozen_tensors_in_blocks_are_refused(mha_recipe: cdp.Recipe, name: str)
     assert name in error_of(plan, model, mha_recipe, scale())
     plain = replace(mha_recipe, hyperparameters=replace(mha_recipe.hyperparameters, log2={}))
     plan(model, plain, scale())
+
+
+def test_a_frozen_balancing_bias_ends_no_branch(mha_recipe: cdp.Recipe) -> None:
+    """A vector that no norm and no linear layer holds may be frozen, multipliers or not."""
+    model = MhaModel(64, 2)
+    for layer in model.layers:
+        layer.mlp.register_parameter("balance", nn.Parameter(torch.zeros(4), requires_grad=False))
+    assert plan(model, mha_recipe, scale()).ways["mlp"] == "fold"
 
 
 class Auxiliary(nn.Linear):

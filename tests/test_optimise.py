@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import error_of
 from models import make_model, make_plan, make_recipe, token_batches, train
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -162,18 +163,60 @@ def test_resuming_is_bit_equal(cut: str) -> None:
         assert torch.equal(value, second.model.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("scheduler_first", [False, True])
+def test_resuming_with_a_schedule_is_bit_equal(scheduler_first: bool) -> None:
+    """The first step after a resume is at the schedule's rate for it, and not at its first one."""
+    batches, schedule = token_batches(8), Schedule(kind="cosine", warmup=0.2)
+
+    def run(model: nn.Module, optimizer: AdamW, scheduler: Any, some: list[Tensor]) -> None:
+        for batch in some:
+            train(model, optimizer, [batch])
+            scheduler.step()
+
+    through = small_plan(PER_TYPE)
+    optimizer = through.adamw()
+    run(through.model, optimizer, attach_schedule(optimizer, schedule, 8), batches)
+    first = small_plan(PER_TYPE)
+    optimizer = first.adamw()
+    scheduler = attach_schedule(optimizer, schedule, 8)
+    run(first.model, optimizer, scheduler, batches[:5])
+    saved = [copy.deepcopy(x.state_dict()) for x in (first.model, optimizer, scheduler)]
+    second = small_plan(PER_TYPE)
+    second.model.load_state_dict(saved[0])
+    optimizer = second.adamw()
+    scheduler = attach_schedule(optimizer, schedule, 8)
+    if scheduler_first:
+        scheduler.load_state_dict(saved[2])
+    load_optimizer_state(optimizer, saved[1])
+    if not scheduler_first:
+        scheduler.load_state_dict(saved[2])
+    run(second.model, optimizer, scheduler, batches[5:])
+    for name, value in through.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+
+
+def test_no_adamw_of_a_model_on_meta() -> None:
+    """Its parameters are not those that to_empty makes: one line says what to do first."""
+    found = make_plan(make_recipe(), **(SMALL | {"device": "meta"}))
+    assert "plan.initialise, before plan.adamw" in error_of(found.adamw)
+
+
 @pytest.mark.parametrize(("old", "new"), [({}, PER_TYPE), (PER_TYPE, {}), (PER_TYPE, PER_TYPE)])
 def test_states_bring_moments_and_never_values(
     old: dict[str, float], new: dict[str, float]
 ) -> None:
-    """Moments arrive by name however the groups were cut, and planned values stay."""
+    """Moments arrive by name however the groups were cut, and planned values stay.
+
+    Of the rates only how far a schedule had taken them comes back: here to a quarter.
+    """
     _, before = trained(old)
     optimizer = small_plan(new, width=32).adamw(foreach=True)
-    set_learning_rates(optimizer, 0.5)
+    set_learning_rates(optimizer, 0.25)
     values = planned_values(optimizer)
+    set_learning_rates(optimizer, 0.5)
     state = copy.deepcopy(before.state_dict())
     for group in state["param_groups"]:
-        group.update(lr=9.0, weight_decay=9.0, eps=9.0, betas=(0.1, 0.2), initial_lr=9.0)
+        group.update(lr=2.25, weight_decay=9.0, eps=9.0, betas=(0.1, 0.2), initial_lr=9.0)
     load_optimizer_state(optimizer, state)
     assert planned_values(optimizer) == values
     assert not optimizer.param_groups[0]["fused"]

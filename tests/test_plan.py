@@ -667,6 +667,25 @@ def moe(width: int, hidden: int, shared: int, depth: int = 2) -> nn.Module:
 
 
 @pytest.mark.filterwarnings("ignore:.*no rule for routers")
+def test_experts_of_several_widths_inside_another_model() -> None:
+    """A model within a wrapper of the user's is matched by its names; one of other names warns."""
+    recipe = cdp.Recipe.for_model(moe(64, 32, 128), scale(), lr=2**-7)
+    bare = plan(moe(128, 96, 256, depth=4), recipe, scale(width=128, depth=4))
+    ratios = {t.name: t.width_ratio for t in bare.tensors}
+    outer = nn.ModuleDict({"net": moe(128, 96, 256, depth=4)})
+    inside = plan(outer, recipe, scale(width=128, depth=4))
+    assert {t.name.removeprefix("net."): t.width_ratio for t in inside.tensors} == ratios
+    backwards = cdp.Recipe.for_model(nn.ModuleDict({"net": moe(64, 32, 128)}), scale(), lr=2**-7)
+    found = plan(moe(128, 96, 256, depth=4), backwards, scale(width=128, depth=4))
+    assert {t.name: t.width_ratio for t in found.tensors} == ratios
+    for block in outer["net"].blocks:  # type: ignore[union-attr]
+        block.mlp.others = block.mlp.experts
+        del block.mlp.experts
+    with pytest.warns(UserWarning, match="several widths of mlp_in_bias, none of them of a"):
+        plan(outer, recipe, scale(width=128, depth=4))
+
+
+@pytest.mark.filterwarnings("ignore:.*no rule for routers")
 def test_experts_of_several_widths_scale_by_their_own(tmp_path: Path) -> None:
     """Routed and shared experts' ratios are to their own base widths, also from a saved recipe."""
     recipe = cdp.Recipe.for_model(moe(64, 32, 128), scale(), lr=2**-7)

@@ -36,6 +36,17 @@ def test_bad_ratio_is_one_line_quoting_the_value(name: str, value: Any) -> None:
     assert repr(value) in message
 
 
+def test_a_depth_that_no_list_could_hold() -> None:
+    """More than a million blocks are refused before anything is made of that length."""
+    assert "depth = 1000000000000" in error_of(Scale, **(BASE | {"depth": 10**12}))
+
+
+def test_ratios_of_nothing() -> None:
+    """A text that names no axis is refused, and not taken for the same size."""
+    for text in ("", ",", " "):
+        assert repr(text) in error_of(Ratios.parse, text)
+
+
 def test_fewer_tokens_than_a_batch_is_an_error() -> None:
     """A run has at least one step."""
     message = error_of(Scale, **(BASE | {"batch": 1025, "tokens": 1024}))

@@ -121,7 +121,8 @@ class AdamW(torch.optim.AdamW):
                     continue
                 p, g, m, v, count = self._tensors(parameter)
                 places = (p.data_ptr(), g.data_ptr(), m.data_ptr(), v.data_ptr())
-                now = (places, p.dtype, g.dtype, p.is_contiguous(), g.is_contiguous())
+                layout = (p.dtype, g.dtype, p.is_contiguous(), g.is_contiguous(), p.numel())
+                now = (places, layout)
                 known = self._known.get(parameter)
                 if known is None or known[0] != now:
                     known = self._known[parameter] = (now, *_look(p, g, m, v, places))

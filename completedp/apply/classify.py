@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +26,13 @@ from completedp.theory.roles import MODULE_TYPES, Role, is_bias
 # Matrices that take the residual stream in, and those that add to it.
 _READS = {"qkv", "attn_gate", "mlp_in", "mlp_gate", "router", "unembedding"}
 _WRITES = {"attn_out", "mlp_out"}
-# Settings of a model that scale its layers by depth, with the value that does not.
-_DEPTH_SETTINGS = {"scale_attn_by_inverse_layer_idx": False, "residual_multiplier": 1.0}
+# Settings of a model that scale its layers by depth or its logits by width, with what undoes them.
+_OWN_SCALES: dict[str, Callable[[Any], Any]] = {
+    "scale_attn_by_inverse_layer_idx": lambda config: False,
+    "residual_multiplier": lambda config: 1.0,
+    "scale_depth": lambda config: config.num_hidden_layers**0.5,  # MiniCPM's
+    "dim_model_base": lambda config: config.hidden_size,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +68,7 @@ def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> li
     structure = Structure(model, {n for n in every_name if _override(n, overrides)})
     _check_not_tied(structure)
     _check_no_readout(structure)
-    _warn_of_depth_settings(model)
+    _warn_of_own_scales(model)
     evidence = Evidence(structure, head_dim=_declared_head_dim(model))
     unused, found, unknown = set(overrides), [], []
     for place, parameter in structure.places():
@@ -73,6 +78,7 @@ def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> li
         if match := _override(place.name, overrides):
             unused.discard(match.re.pattern)
             decision = _typed(place, overrides[match.re.pattern]), "override"
+            _check_dimensions(place, decision[0], match.re.pattern)
             if (given := match.groupdict().get("layer")) is not None:
                 layer = _layer(given, match)
         else:
@@ -99,7 +105,11 @@ def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> li
             'with overrides={"regular expression": "type"}, types: ' + ", ".join(MODULE_TYPES)
         )
     if unused:
-        raise CompletedpError(f"override {sorted(unused)[0]!r} matches no tensor of the model")
+        pattern = sorted(unused)[0]
+        shadowed = any(re.search(pattern, place.name) for place, _ in structure.places())
+        why = "is never the first that matches" if shadowed else "matches no tensor of the model"
+        raise CompletedpError(f"override {pattern!r} {why}")
+    _check_names(found)
     return found
 
 
@@ -122,7 +132,9 @@ def head_dim_of(tensors: list[TensorInfo], model: nn.Module) -> int | None:
     declared = _declared_head_dim(model)
     if declared is not None:
         return declared
-    return next((t.width for t in tensors if t.role is Role.QK_NORM), None)
+    normed = next((t.width for t in tensors if t.role is Role.QK_NORM), None)
+    said = (getattr(module, "head_dim", None) for module in model.modules())
+    return normed or next((size for size in said if isinstance(size, int)), None)
 
 
 class Evidence:
@@ -260,7 +272,8 @@ class Evidence:
 def _declared_head_dim(model: nn.Module) -> int | None:
     """Size of an attention head by the model's config: said, or the width shared by the heads."""
     config = _config_of(model)
-    declared = _setting(config, "head_dim")
+    # Of latent attention head_dim is the rotated part alone.
+    declared = _setting(config, "qk_head_dim") or _setting(config, "head_dim")
     width = _first_int(config, ("hidden_size", "n_embd", "d_model", "dim"))
     heads = _first_int(config, ("num_attention_heads", "n_head", "n_heads", "num_heads"))
     if isinstance(declared, int):
@@ -314,14 +327,14 @@ def _check_no_readout(structure: Structure) -> None:
             )
 
 
-def _warn_of_depth_settings(model: nn.Module) -> None:
+def _warn_of_own_scales(model: nn.Module) -> None:
     config = _config_of(model)
-    for name, neutral in _DEPTH_SETTINGS.items():
-        value = _setting(config, name, neutral)
-        if value != neutral:
+    for name, neutral_for in _OWN_SCALES.items():
+        value = _setting(config, name)
+        if value is not None and value != (neutral := neutral_for(config)):
             warnings.warn(
-                f"config.{name} = {value!r}: the model scales its layers by itself, on top of the "
-                f"planned multipliers, so depth may count twice; set it to {neutral!r}",
+                f"config.{name} = {value!r}: the model scales itself, on top of the plan, so depth "
+                f"or width may count twice; set it to {neutral!r}",
                 stacklevel=3,
             )
 
@@ -336,6 +349,28 @@ def _typed(place: Place, module_type: str) -> str:
         return module_type
     of_bias = "output_bias" if module_type == "unembedding" else f"{module_type}_bias"
     return of_bias if of_bias in MODULE_TYPES else module_type
+
+
+def _check_dimensions(place: Place, module_type: str, pattern: str) -> None:
+    """A matrix cannot be a norm's gain, nor a vector a matrix; experts' biases are stacked."""
+    role, vector = MODULE_TYPES[module_type], len(place.shape) < 2
+    if role.is_matrix == vector and not (is_bias(module_type) and not vector):
+        raise CompletedpError(
+            f"override {pattern!r}: {place.name} {list(place.shape)} cannot be of type "
+            f"{module_type!r}, whose tensors are {'matrices' if role.is_matrix else 'vectors'}"
+        )
+
+
+def _check_names(tensors: list[TensorInfo]) -> None:
+    """Two tensors whose names differ only by what wrappers add would be taken for one."""
+    seen: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in seen:
+            raise CompletedpError(
+                f"two tensors are called {tensor.name}, but for {', '.join(names.WRAPPERS)} in "
+                "their names, which wrappers add: call a module otherwise"
+            )
+        seen.add(tensor.name)
 
 
 def _layer(given: str, match: re.Match[str]) -> int:

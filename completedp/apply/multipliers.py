@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from completedp.apply.classify import TensorInfo, depth_of
-from completedp.apply.structure import Structure, unwrapped
+from completedp.apply.structure import Structure, fans, is_norm, unwrapped
 from completedp.theory.errors import CompletedpError
 from completedp.theory.roles import BRANCHES
 
@@ -54,7 +54,7 @@ def choose_ways(model: nn.Module, tensors: Sequence[TensorInfo], wanted: str) ->
         )
     inner = unwrapped(model)
     depth = depth_of(list(tensors))
-    norms = {t.type.removesuffix("_post_norm"): t.name for t in tensors if "post_norm" in t.type}
+    norms = {branch: path for (_, branch), path in _last_norms(model, tensors).items()}
     ways: dict[str, Way] = {}
     for branch, name in _BUFFERS.items():
         buffer, shape = getattr(inner, name, None), () if branch == OUTPUT else (depth, 2)
@@ -74,13 +74,35 @@ def choose_ways(model: nn.Module, tensors: Sequence[TensorInfo], wanted: str) ->
     return ways
 
 
-def check_not_frozen(model: nn.Module, multipliers: Sequence[tuple[float, float]]) -> None:
-    """Frozen tensors have no plan, so a multiplier of theirs would be lost."""
+def _structure(model: nn.Module, tensors: Sequence[TensorInfo]) -> Structure:
+    return Structure(model, {t.name for t in tensors if t.how == "override"})
+
+
+def _last_norms(model: nn.Module, tensors: Sequence[TensorInfo]) -> dict[tuple[int, str], str]:
+    """The norm that ends a branch, by block and branch, also one without a gain."""
+    found = _structure(model, tensors).norms_without_gains
+    for tensor in tensors:
+        if tensor.layer and tensor.type.endswith("_post_norm"):
+            branch = tensor.type.removesuffix("_post_norm")
+            found[tensor.layer, branch] = tensor.name.rpartition(".")[0]
+    return found
+
+
+def check_not_frozen(
+    model: nn.Module,
+    tensors: Sequence[TensorInfo],
+    multipliers: Sequence[tuple[float, float]],
+) -> None:
+    """Frozen tensors have no plan, so a multiplier of theirs would be lost.
+
+    A vector of neither a norm nor a linear layer, such as experts' balancing bias, ends no branch.
+    """
     if all(value == 1.0 for pair in multipliers for value in pair):
         return
-    structure = Structure(model)
-    for place, parameter in structure.places():
-        if place.layer is not None and not parameter.requires_grad:
+    for place, parameter in _structure(model, tensors).places():
+        may_end = min(parameter.shape, default=0) > 1 and parameter.ndim > 1
+        may_end |= is_norm(place.owner) or fans(place.owner) is not None
+        if place.layer is not None and not parameter.requires_grad and may_end:
             raise CompletedpError(
                 f"{place.name} is frozen, and its block's residual multipliers could not be "
                 "carried by it: train every tensor of the blocks, or give the model a "
@@ -121,7 +143,7 @@ def attach(plan: Plan) -> None:
         buffer = getattr(model, name, None)
         if isinstance(buffer, Tensor):
             buffer.copy_(torch.tensor(value, dtype=torch.float64))
-    modules = Structure(plan.model).modules
+    modules = _structure(plan.model, [t.info for t in plan.tensors]).modules
     changed = False
     for module in modules.values():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
@@ -143,21 +165,18 @@ def hooked(plan: Plan) -> dict[str, float]:
     """Modules whose outputs hooks multiply: a branch's last norm, where it has none, linear."""
     if "hook" not in plan.ways.values():
         return {}
-    modules = Structure(plan.model).modules
-    found: dict[str, float] = {}
-    last_norms = {
-        (t.info.layer, t.info.type.removesuffix("_post_norm"))
-        for t in plan.tensors
-        if t.info.type.endswith("_post_norm")
+    infos = [tensor.info for tensor in plan.tensors]
+    modules = _structure(plan.model, infos).modules
+    last_norms = _last_norms(plan.model, infos)
+    found = {
+        path: plan.residual_multipliers[layer - 1][BRANCHES.index(branch)]
+        for (layer, branch), path in last_norms.items()
+        if plan.ways[branch] == "hook"
     }
     for tensor in plan.tensors:
         info, path = tensor.info, tensor.name.rpartition(".")[0]
         branch = ends(info)
-        if info.type.endswith("_post_norm"):
-            branch = info.type.removesuffix("_post_norm")
-        elif (info.layer, branch) in last_norms:
-            continue
-        if branch is None or plan.ways[branch] != "hook":
+        if branch is None or plan.ways[branch] != "hook" or (info.layer, branch) in last_norms:
             continue
         if isinstance(modules[path.rpartition(".")[0]], nn.MultiheadAttention):
             path = path.rpartition(".")[0]  # which uses its last layer's weight without calling it

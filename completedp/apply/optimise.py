@@ -53,6 +53,11 @@ def adamw(plan: Plan, **options: Any) -> AdamW:
         if name in options:
             raise CompletedpError(f"{name} comes from the plan: set it in the recipe instead")
     groups = param_groups(plan)
+    if any(p.is_meta for group in groups for p in group["params"]):
+        raise CompletedpError(
+            "the model is on the meta device, and to_empty makes new parameters: call it, and "
+            "plan.initialise, before plan.adamw"
+        )
     if not {"fused", "foreach", "capturable"} & options.keys():
         every = [p for group in groups for p in group["params"]]
         # torch's fused one on a CPU goes by addresses without a look at the strides.
@@ -76,9 +81,10 @@ def attach_schedule(optimizer: Optimizer, schedule: Schedule, steps: int) -> Lam
 
 
 def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Like `optimizer.load_state_dict`, but moments only: the groups keep their planned values.
+    """Like `optimizer.load_state_dict`, but the groups keep their planned values.
 
-    torch's own would overwrite lr, betas, eps and weight decay with the checkpoint's. Tensors are
+    torch's own would overwrite lr, betas, eps and weight decay with the checkpoint's. Here moments
+    come back, and how far a schedule had taken the rates from their planned ones. Tensors are
     matched by name where the state has names, so the groups may have been cut differently.
     """
     if not {"state", "param_groups"} <= state.keys():
@@ -91,6 +97,19 @@ def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     optimizer.load_state_dict(_regroup(optimizer, state))
     for group, values in zip(optimizer.param_groups, planned, strict=True):
         group.update(values)
+    _go_on_with_schedule(optimizer, state["param_groups"])
+
+
+def _go_on_with_schedule(optimizer: Optimizer, saved: list[dict[str, Any]]) -> None:
+    """Rates as far from the planned ones as the saved were, where all were equally far."""
+    rates = {g["initial_lr"]: float(g["lr"]) for g in saved if g.get("initial_lr")}
+    along = [lr / planned for planned, lr in rates.items()]
+    if not along or max(along) - min(along) > 1e-6 * max(along):
+        return
+    for group in optimizer.param_groups:
+        if (planned := group.get("initial_lr")) is not None:
+            same = rates.get(planned)  # to the bit
+            _set_rate(group, planned * along[0] if same is None else same)
 
 
 def _names(groups: list[dict[str, Any]]) -> list[str] | None:
@@ -148,8 +167,11 @@ def _check_shapes(optimizer: Optimizer, moments: dict[int, dict[str, Any]]) -> N
 def set_learning_rates(optimizer: Optimizer, multiplier: float) -> None:
     """One step of a schedule by hand: every group's lr is its planned lr times the multiplier."""
     for group in optimizer.param_groups:
-        lr = group["initial_lr"] * multiplier
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(lr)
-        else:
-            group["lr"] = lr
+        _set_rate(group, group["initial_lr"] * multiplier)
+
+
+def _set_rate(group: dict[str, Any], lr: float) -> None:
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr

@@ -216,6 +216,7 @@ def plan(
         )
 
     borrowed = _borrowed(tensors, recipe)
+    _warn_of_unmatched_widths(tensors, recipe)
 
     @cache
     def base_terms(tunable: str, module_type: str, layer: int | None) -> Trace:
@@ -298,10 +299,11 @@ def plan(
         for layer in range(1, target.depth + 1)
     ]
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
-        check_not_frozen(model, residual_multipliers)
+        check_not_frozen(model, tensors, residual_multipliers)
     if ratios.width != 1.0:
         _warn_of_embedding_scale(model)
         _warn_of_routers(tensors)
+        _warn_of_no_output(tensors)
     if any(value != 1.0 for pair in residual_multipliers for value in pair):
         _warn_of_own_depth_scaling(model, tensors, target.depth)
     independent = rules.weight_decay == "independent"
@@ -341,6 +343,28 @@ def _warn_of_embedding_scale(model: nn.Module) -> None:
                 "embeddings, on top of the plan; set it to the base model's value",
                 stacklevel=3,
             )
+
+
+def _warn_of_unmatched_widths(tensors: list[TensorInfo], recipe: Recipe) -> None:
+    for tensor in tensors:
+        if tensor.type in recipe.types and recipe.base_width(tensor.type, tensor.name) is None:
+            warnings.warn(
+                f"the base model had several widths of {tensor.type}, none of them of a tensor "
+                f"called {tensor.name}: it is taken to grow as the model's width does; make the "
+                "recipe from a base-sized copy of this model",
+                stacklevel=3,
+            )
+            return
+
+
+def _warn_of_no_output(tensors: list[TensorInfo]) -> None:
+    """A head may be tied to the embedding by the forward pass alone."""
+    if not any(t.role is Role.OUTPUT_WEIGHT for t in tensors):
+        warnings.warn(
+            "the model has no output weight to train: if its logits are made by the embedding "
+            "(tied), no rule holds for both; give it an output layer of its own",
+            stacklevel=3,
+        )
 
 
 def _warn_of_routers(tensors: list[TensorInfo]) -> None:

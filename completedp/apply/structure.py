@@ -148,6 +148,26 @@ class Structure:
             return {names.split_key(key)[0] for key in place.owner._parameters}
         return set(self.linears_beside(place))
 
+    @property
+    def norms_without_gains(self) -> dict[tuple[int, str], str]:
+        """Norms at the end of a branch that have no tensor to tell them by: by block and branch."""
+        bare: list[Place] = []
+        beside = {layer: list(words) for layer, words in self._stream_norms.items()}
+        for path, module in self.modules.items():
+            has_none = next(module.parameters(), None) is None
+            if has_none and "norm" in type(module).__name__.lower():
+                place = self._place(path, "weight", module, ())
+                if place.layer and self.branch(place) is None:
+                    bare.append(place)
+                    beside.setdefault(place.layer, []).append(place.word)
+        found: dict[tuple[int, str], str] = {}
+        for place in bare:
+            assert place.layer is not None
+            kind = names.norm_in_block(place.word, beside[place.layer])
+            if kind in ("attn_post_norm", "mlp_post_norm"):
+                found[place.layer, kind.removesuffix("_post_norm")] = place.path
+        return found
+
     def branch(self, place: Place) -> str | None:
         """The residual branch around a place, by the names and classes of its containers."""
         words = []
@@ -319,13 +339,15 @@ def gain_offset(norm: nn.Module) -> float:
     }
     stand_in.__dict__.update(norm.__dict__, _parameters=zeros)
     size = next(iter(zeros.values())).shape[-1]
-    x = torch.linspace(-1.0, 2.0, size, device="cpu").expand(2, size)
-    try:
-        with torch.no_grad():
-            y = stand_in.forward(x)
-    except Exception:
-        return 0.0  # takes more than its input: an ordinary gain as far as anyone can tell
-    return float(isinstance(y, torch.Tensor) and bool(torch.any(y != 0)))
+    x = torch.linspace(-1.0, 2.0, size, device="cpu")
+    for shape in ((1, 2, size), (2, size)):  # a stream, or what a norm of heads may be given
+        try:
+            with torch.no_grad():
+                y = stand_in.forward(x.expand(shape))
+        except Exception:
+            continue
+        return float(isinstance(y, torch.Tensor) and bool(torch.any(y != 0)))
+    return 0.0  # takes more than its input: an ordinary gain as far as anyone can tell
 
 
 def _expert_count(module: nn.Module) -> int | None:

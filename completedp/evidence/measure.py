@@ -59,8 +59,8 @@ def measure(
         next_token_loss(model, *batches.draw()).backward()
         if 2 * step >= steps:
             for tensor in tensors:
-                grad = model.get_parameter(tensor.name).grad
-                squares[tensor.type].append(_mean_square(grad))
+                if (grad := model.get_parameter(tensor.name).grad) is not None:
+                    squares[tensor.type].append(_mean_square(grad))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     after = _capture(model, probe, blocks)
@@ -71,6 +71,10 @@ def measure(
         owner = owners[tensor.name]
         start = at_start.get_parameter(tensor.name)
         delta = model.get_parameter(tensor.name).detach() - start.detach()
+        if not {owner} <= before.keys() & after.keys():  # its parent uses its tensors itself
+            continue
+        if before[owner][1].shape != after[owner][1].shape:  # routed elsewhere
+            continue
         if fans(owner) or is_norm(owner) or isinstance(owner, nn.Embedding):  # others may be curved
             moved = _own(owner, tensor, after[owner][0], delta)
             sizes["own", tensor.type].append(_mean_square(moved))
@@ -169,6 +173,5 @@ def _first(output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
-def _mean_square(x: Tensor | None) -> Tensor:
-    assert x is not None
+def _mean_square(x: Tensor) -> Tensor:
     return x.detach().double().square().mean()

@@ -140,9 +140,19 @@ def sweep(
             if progress:
                 progress(done * config.seeds + seed, f"{rules.parameterisation} {axis} {size}")
             model, planned = _planned(config, recipe, target, seed)
-            per_seed.append(
-                measure(model, planned, text, context=config.context, steps=config.steps, seed=seed)
-            )
+            try:
+                sizes_now = measure(
+                    model, planned, text, context=config.context, steps=config.steps, seed=seed
+                )
+            except Exception as error:
+                if config.model is None or isinstance(error, CompletedpError):
+                    raise
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise CompletedpError(
+                    f"model {config.model!r} cannot be checked: called with tokens it raised "
+                    f"{reason}"
+                ) from error
+            per_seed.append(sizes_now)
         for key in per_seed[0]:
             found.setdefault(key, []).append([sizes[key] for sizes in per_seed])
     tiny = np.finfo(float).tiny

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from completedp.theory.errors import CompletedpError
 
@@ -12,6 +13,8 @@ def check_number(
 ) -> None:
     """Raise unless `value` is a finite number from `low` to `high`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and isinstance(value, int) and abs(value) > sys.float_info.max:
+        number = False  # no float holds it
     if not number or value != value or not low <= value <= high or abs(value) == math.inf:  # type: ignore[operator]
         if math.isfinite(low) and math.isfinite(high):
             wanted = f"a number from {low:g} to {high:g}"

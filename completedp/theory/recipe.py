@@ -86,11 +86,20 @@ class Recipe:
     def base_width(self, module_type: str, name: str) -> int | None:
         """The width at base of the tensor that one of this type and name is a larger copy of.
 
-        None where the base model had none, or had several widths of the type and none so named.
+        None where the base model had none, or had several widths of the type and none so named:
+        one of the names may have more in front, as of a model inside another.
         """
-        exact = self.widths.get(f"{module_type}@{numberless(name)}")
-        several = any(key.startswith(f"{module_type}@") for key in self.widths)
-        return exact if several else self.widths.get(module_type)
+        kinds = {
+            key.partition("@")[2]: width
+            for key, width in self.widths.items()
+            if key.startswith(f"{module_type}@")
+        }
+        if not kinds:
+            return self.widths.get(module_type)
+        own = numberless(name)
+        alike = {w for kind, w in kinds.items() if f".{own}".endswith(f".{kind}")}
+        alike = alike or {w for kind, w in kinds.items() if f".{kind}".endswith(f".{own}")}
+        return kinds.get(own, alike.pop() if len(alike) == 1 else None)
 
     def with_values(self, **values: float) -> Recipe:
         """The same recipe with other global values: `recipe.with_values(lr=2**-7)`."""

@@ -77,9 +77,10 @@ def vmapped_loss(
 
 
 def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of a model's logits, its output or their `logits` field."""
+    """Cross-entropy of a model's logits: its output, the first of several, or called `logits`."""
     out = model(inputs)
-    logits = getattr(out, "logits", out)
+    out = out["logits"] if isinstance(out, dict) else out
+    logits = getattr(out, "logits", out[0] if isinstance(out, tuple) else out)
     return plain_loss(logits.flatten(0, -2), targets.flatten(), 0.0).total
 
 
