@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from completedp.search.engines import Engine, make_engine
+from completedp.search.engines import Engine, Told, make_engine
 from completedp.search.landscapes import GAP, KINDS, Landscape, simulate
 from completedp.theory.errors import CompletedpError
 
@@ -84,8 +84,8 @@ class Recorder(Engine):
         self.most_running = 0
         self.asked = 0
 
-    def _learn(self, number: int, point: np.ndarray, loss: float, improved: bool) -> None:
-        self.finished.append(number)
+    def _learn(self, trial: Told) -> None:
+        self.finished.append(trial.number)
 
     def _propose(self, number: int, rng: np.random.Generator) -> np.ndarray:
         self.asked += 1
