@@ -823,6 +823,27 @@ def test_two_lists_of_blocks() -> None:
     assert [t.layer for t in classify(frozen)] == [None, 1, 1, 2, 2]
 
 
+def test_two_lists_of_blocks_are_planned_by_overrides() -> None:
+    """What the error advises works: one list typed by overrides, also where depth has a factor."""
+    overrides = {r"encoder\.(?P<layer>\d+)\.mlp.up": "mlp_in"}
+    overrides[r"encoder\.(?P<layer>\d+)\.mlp.down"] = "mlp_out"
+    base = cdp.Scale(width=D, depth=1, batch=1024, tokens=64 * 1024)
+    model = two_lists()
+    small = Bag(embed=nn.Embedding(V, D), decoder=nn.ModuleList([two_lists().decoder[0]]))  # type: ignore[operator]
+    recipe = Recipe.for_model(small, base)
+    found = plan(model, recipe, replace(base, depth=2), overrides=overrides)
+    found.initialise(0)
+    assert {t.info.layer for t in found.tensors} == {None, 1, 2}
+    assert found["encoder.0.mlp.down.weight"].lr == found["decoder.0.mlp.down.weight"].lr
+
+
+def test_a_linear_layer_as_an_inputs_embedding() -> None:
+    """Typed as a position, it scales with the width that it gives and not with what it takes."""
+    model = Bag(embed=nn.Embedding(V, D), patches=bare(24, D))
+    found = {t.name: t for t in classify(model, {"patches": "position"})}
+    assert found["patches.weight"].width == D
+
+
 def test_a_norm_of_the_embedding_is_not_the_output_norm() -> None:
     """Of two norms outside the blocks, only the one named as the last is the output norm."""
     options = {"vocab_size": V, "hidden_size": D, "n_layer": 2, "n_head": 4}

@@ -177,7 +177,8 @@ class Evidence:
         if module_type == "qkv_bias" and weight is not None:
             return self.width(weight, "qkv")
         if MODULE_TYPES[module_type] not in (Role.HIDDEN_WEIGHT, Role.OUTPUT_WEIGHT):
-            return place.shape[-1]
+            own = fans(place.owner) if place.key == "weight" else None
+            return own[1] if own else place.shape[-1]  # a linear layer may be an input's embedding
         if (both := self._fans(place, module_type)) is None:
             raise CompletedpError(
                 f"cannot tell which dimension of {place.name} {list(place.shape)}, in "
