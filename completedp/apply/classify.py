@@ -353,9 +353,13 @@ def _typed(place: Place, module_type: str) -> str:
 
 
 def _check_dimensions(place: Place, module_type: str, pattern: str) -> None:
-    """A matrix cannot be a norm's gain, nor a vector a matrix; experts' biases are stacked."""
+    """A matrix cannot be a norm's gain, nor a vector a matrix.
+
+    But experts' biases are stacked, and so are gains of queries and keys that differ by head.
+    """
     role, vector = MODULE_TYPES[module_type], len(place.shape) < 2
-    if role.is_matrix == vector and not (is_bias(module_type) and not vector):
+    stacked = not vector and (is_bias(module_type) or module_type[:6] in ("q_norm", "k_norm"))
+    if role.is_matrix == vector and not stacked:
         raise CompletedpError(
             f"override {pattern!r}: {place.name} {list(place.shape)} cannot be of type "
             f"{module_type!r}, whose tensors are {'matrices' if role.is_matrix else 'vectors'}"

@@ -153,10 +153,15 @@ def sweep(
                     f"{reason}"
                 ) from error
             per_seed.append(sizes_now)
-        for key in per_seed[0]:
-            found.setdefault(key, []).append([sizes[key] for sizes in per_seed])
+        for key in per_seed[0]:  # of what is routed, some may have seen nothing
+            if all(key in sizes for sizes in per_seed):
+                found.setdefault(key, []).append([sizes[key] for sizes in per_seed])
     tiny = np.finfo(float).tiny
-    values = {key: np.log2(np.maximum(np.array(v), tiny)) for key, v in found.items()}
+    values = {
+        key: np.log2(np.maximum(np.array(each), tiny))
+        for key, each in found.items()
+        if len(each) == len(sizes)
+    }
     return Measurement(axis, rules, sizes, values)
 
 
