@@ -75,6 +75,26 @@ def recommended(study: Study, objective: Objective, after: int) -> np.ndarray:
     return engine.recommend()
 
 
+def foresight(studies: list[Study]) -> dict[str, float]:
+    """What can be known early of the last 100 trials of searches without stopping, on average.
+
+    How far their final losses spread, and how these go with the loss a quarter and half way there.
+    """
+    found: dict[str, list[float]] = {"spread": [], "quarter": [], "half": []}
+    for study in studies:
+        rows = [row for row in study.trials(curves=True) if row.status == "ok"][-100:]
+        ends = np.array([row.loss for row in rows])
+        curves = [row.curve for row in rows if row.curve is not None]
+        if len(curves) < len(rows) or len(rows) < 3:
+            continue
+        found["spread"].append(float(ends.std()))
+        for name, part in (("quarter", 0.25), ("half", 0.5)):
+            mark = max(SMOOTHED_OVER, round(part * len(curves[0])))
+            there = [np.mean(curve[mark - SMOOTHED_OVER : mark]) for curve in curves]
+            found[name].append(float(np.corrcoef(there, ends)[0, 1]))
+    return {name: float(np.mean(values)) for name, values in found.items() if values}
+
+
 def export(studies: list[Study], path: Path) -> None:
     """Whole and diverged trials of the per-module searches, for the surrogate.
 
@@ -168,6 +188,7 @@ def main() -> None:
             for (way, seed), study in studies.items()
         }
         print(json.dumps({"steps": steps}, indent=1))
+        print(foresight([study for (way, _), study in studies.items() if way == OURS]))
         (args.out / "real.json").write_text(json.dumps({"fresh": found, "steps": steps}, indent=1))
         export(list(studies.values()), args.out / "trials.npz")
 

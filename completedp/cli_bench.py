@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import OmitSubcommandPrefixes, subcommand
 
@@ -22,7 +24,8 @@ class BenchSlotsVerb(BenchConfig):
         """Time and print."""
         from completedp.evidence.bench import bench_slots, bench_text
 
-        found = bench_slots(as_config(self, BenchConfig))
+        with _counted("ways") as progress:
+            found = bench_slots(as_config(self, BenchConfig), progress)
         if self.json:
             print_json(found)
         else:
@@ -40,20 +43,9 @@ class BenchSearchVerb(SearchBenchConfig):
     def run(self) -> int:
         """Search and print."""
         from completedp.evidence.bench_search import bench_search, bench_search_text
-        from completedp.training.progress import Reporter
 
-        reporters: list[Any] = []
-
-        def progress(done: int, total: int) -> None:
-            if not reporters:
-                reporters.append(Reporter("searches", total))
-            reporters[0].update(done, lambda: "")
-
-        try:
+        with _counted("searches") as progress:
             found = bench_search(as_config(self, SearchBenchConfig), progress)
-        finally:
-            for reporter in reporters:
-                reporter.__exit__()
         if self.json:
             print_json(found)
         else:
@@ -72,7 +64,8 @@ class BenchOptimizerVerb(OptimizerBenchConfig):
         """Time and print."""
         from completedp.evidence.bench_optimizer import bench_optimizer, bench_optimizer_text
 
-        found = bench_optimizer(as_config(self, OptimizerBenchConfig))
+        with _counted("ways") as progress:
+            found = bench_optimizer(as_config(self, OptimizerBenchConfig), progress)
         if self.json:
             print_json(found)
         else:
@@ -96,3 +89,19 @@ class BenchVerb:
     def run(self) -> int:
         """Do what was chosen."""
         return self.action.run()
+
+
+@contextmanager
+def _counted(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress line of so many done, of how many the first call tells."""
+    from completedp.training.progress import Reporter
+
+    with ExitStack() as shown:
+        reporters: list[Reporter] = []
+
+        def progress(done: int, total: int) -> None:
+            if not reporters:
+                reporters.append(shown.enter_context(Reporter(what, total)))
+            reporters[0].update(done, lambda: "")
+
+        yield progress

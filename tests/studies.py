@@ -1,5 +1,6 @@
 """A study that is searched in seconds: a little text, a recipe of one block, and its settings."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ from completedp.lm.transformer import ModelConfig
 from completedp.search.config import StudyConfig, WorkerConfig
 from completedp.search.objective import Objective
 from completedp.search.run import open_study
-from completedp.search.store import Store, Study
+from completedp.search.store import Claim, Store, Study, TrialRow
+from completedp.search.worker import make_fold, work
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import meta_model
 
 torch.set_num_threads(1)
 CONTEXT, STEPS = 16, 20
+LONG = 60.0
+"""Seconds that no lease of a test runs out in."""
+OPTIONS = WorkerConfig(slots=1, device="cpu", compile=False)
 BASE = Scale(width=16, depth=1, batch=4 * CONTEXT, tokens=4 * CONTEXT * STEPS)
 MODEL = ModelConfig(vocab=257, width=16, depth=1, head_dim=8)
 
@@ -52,3 +57,28 @@ def objective_of(study: Study, data: str, **changes: Any) -> Objective:
     """Its trials, one at a time unless told otherwise."""
     options: dict[str, Any] = {"slots": 1, "device": "cpu", "compile": False}
     return Objective(study.spec, data, WorkerConfig(**(options | changes)))
+
+
+def searched(study: Study, data: str, **options: Any) -> list[TrialRow]:
+    """The trials of a study after a worker has finished it."""
+    work(study, objective_of(study, data, **options))
+    return study.trials()
+
+
+def finished_once(rows: list[TrialRow], budget: int) -> bool:
+    """Whether the budget's numbers and places in the order of finishing are each there once."""
+    every = list(range(budget))
+    return [r.number for r in rows] == every == sorted(r.sequence or 0 for r in rows)
+
+
+def planted(study: Study, data: str, losses: list[float], status: str = "ok") -> list[Claim]:
+    """Finish trials at the engine's points with these losses, without training."""
+    fold = make_fold(study, objective_of(study, data))
+    claims = []
+    for loss in losses:
+        claim = study.claim("w", fold.propose, lease_seconds=LONG)
+        assert claim is not None
+        kind = status if math.isfinite(loss) else "diverged"
+        assert study.finish(claim, loss=loss, status=kind, steps=1, curve=[loss])
+        claims.append(claim)
+    return claims

@@ -43,8 +43,10 @@ class RandomTokens:
         return rows[:, :-1], rows[:, 1:]
 
 
-def bench_slots(config: BenchConfig) -> dict[str, Any]:
-    """Times, rates, memory and ratios."""
+def bench_slots(
+    config: BenchConfig, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
+    """Times, rates, memory and ratios; `progress` is told how many ways are timed, of how many."""
     device = choose_device(config.device)
     dtype = choose_dtype("auto", device)
     model = ModelConfig(
@@ -69,11 +71,15 @@ def bench_slots(config: BenchConfig) -> dict[str, Any]:
         row["memory_mib_per_slot"] = None if memory is None else memory / slots / 2**20
         row["memory_over_theory"] = None if memory is None else memory / slots / theory
         found["rows"].append(row)
+        if progress is not None:
+            progress(len(found["rows"]), len(alone) + len(stacks) * len(config.slots))
 
-    if config.one_at_a_time:
-        for name in ("eager", "compile", *(["cuda graphs"] if device.type == "cuda" else [])):
-            add(name, 1, _one_at_a_time(name, model, recipe, scale, config, device, dtype))
-    for way in ("slots", *(["slots by vmap"] if config.vmap else [])):
+    alone = ("eager", "compile", *(["cuda graphs"] if device.type == "cuda" else []))
+    alone = alone if config.one_at_a_time else ()
+    stacks = ("slots", *(["slots by vmap"] if config.vmap else []))
+    for name in alone:
+        add(name, 1, _one_at_a_time(name, model, recipe, scale, config, device, dtype))
+    for way in stacks:
         for count in config.slots:
             seconds, memory = _stack(way, count, model, config, device)
             add(way, count, seconds, memory)

@@ -38,8 +38,13 @@ WAYS: dict[str, Callable[[list[dict[str, Any]]], Optimizer]] = {
 }
 
 
-def bench_optimizer(config: OptimizerBenchConfig) -> dict[str, Any]:
-    """Times of every way at every shape, and what they are to each other."""
+def bench_optimizer(
+    config: OptimizerBenchConfig, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
+    """Times of every way at every shape, and what they are to each other.
+
+    `progress` is told how many are timed, of how many.
+    """
     device = choose_device(config.device)
     on_gpu = device.type == "cuda"
     shapes = config.shapes or (("124m", "1b", "7b") if on_gpu else ("tiny",))
@@ -63,6 +68,8 @@ def bench_optimizer(config: OptimizerBenchConfig) -> dict[str, Any]:
             moved = 7 * dtype.itemsize * size  # four are read and three written
             found["rows"].append(row | {"gb_per_second": moved / times[way] / 1e9})
             del optimizer
+            if progress is not None:
+                progress(len(found["rows"]), len(shapes) * len(WAYS))
             if on_gpu:
                 torch.cuda.empty_cache()
         ours = times["completedp"]

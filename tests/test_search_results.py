@@ -1,0 +1,450 @@
+"""What a search has found: its status, its exports, its best recipe, and the verbs for them."""
+
+import calendar
+import csv
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import error_of
+from studies import (
+    BASE,
+    LONG,
+    OPTIONS,
+    make_recipe,
+    make_study,
+    objective_of,
+    planted,
+    searched,
+    settings,
+    write_tokens,
+)
+
+from completedp.cli_search import BestVerb, ExportVerb, StartVerb, StatusVerb
+from completedp.search import ladder
+from completedp.search.ladder import START, Rung, Standing
+from completedp.search.objective import engine_of
+from completedp.search.run import (
+    LUCKIEST,
+    RECOMMENDED,
+    Best,
+    _rate,
+    best,
+    export_csv,
+    export_optuna,
+    status,
+)
+from completedp.search.store import Store, Study
+from completedp.search.worker import make_fold
+from completedp.theory.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.training.config import Shape
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tokens(tmp_path_factory.mktemp("search"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(str(tmp_path / "store.db")) as opened:
+        yield opened
+
+
+def test_status_of_a_young_study(data: str, store: Store) -> None:
+    """Before anything has finished there is no best, and JSON has no infinity."""
+    study = make_study(store, data, trials=7)
+    found = status(study)
+    assert found.lines().startswith("tune: 0/7 trials")
+    assert "best none yet; 0 diverged" in found.lines()
+    assert "at work: nobody; 0 trials wait" in found.lines()
+    assert json.loads(json.dumps(asdict(found), allow_nan=False))["best_loss"] is None
+    planted(study, data, [math.inf])
+    found = status(study)
+    assert found.counts["diverged"] == 1
+    json.dumps(asdict(found), allow_nan=False)
+
+
+def test_status_of_a_study_at_work(data: str, store: Store) -> None:
+    """It counts trials, names who has some in hand, and leaves out who has given them back."""
+    study = make_study(store, data, trials=10)
+    fold = make_fold(study, objective_of(study, data))
+    start = study.claim("w", fold.propose, lease_seconds=LONG)
+    assert start is not None
+    planted(study, data, [2.25, math.inf])
+    planted(study, data, [2.0], status="stopped")  # an estimate is not the best
+    study.finish(start, loss=2.5, status="ok", steps=1, curve=[2.5])
+    claims = [study.claim(name, fold.propose, lease_seconds=LONG) for name in ("a", "b", "b")]
+    found = status(study)
+    assert found.workers == {"a": 1, "b": 2}
+    assert (found.best_loss, found.start_loss, found.stopped) == (2.25, 2.5, 1)
+    assert found.counts["finished"] == 4
+    assert found.engine == {"radius": 1.0}
+    assert found.per_minute > 0
+    assert found.eta_seconds == pytest.approx(6 * 60 / found.per_minute)
+    lines = found.lines()
+    assert "tune: 4/10 trials" in lines
+    assert "best 2.2500 (start 2.5000); 1 diverged, 1 stopped early" in lines
+    assert "at work: a (1), b (2); 0 trials wait to be taken over" in lines
+    assert claims[0] is not None
+    study.release(claims[0])
+    assert "at work: b (2); 1 trials wait to be taken over" in status(study).lines()
+
+
+@pytest.mark.parametrize("engine", ["recombine", "trust-region", "random", "cma-es", "tpe"])
+def test_status_of_every_engine(data: str, store: Store, engine: str) -> None:
+    """Whatever the engine, its study can be looked at without tokens."""
+    if engine in ("cma-es", "tpe"):
+        pytest.importorskip("cmaes")
+        pytest.importorskip("optuna")
+    study = make_study(store, data, trials=30, engine=engine)
+    planted(study, data, [2.0, 2.1, 1.9, math.inf])
+    found = status(study)
+    assert found.best_loss == 1.9
+    json.dumps(asdict(found), allow_nan=False)
+    assert len(found.lines().splitlines()) == (4 if found.engine else 3)
+
+
+def test_csv_holds_every_trial(data: str, store: Store, tmp_path: Path) -> None:
+    """The file read back has the points to the last bit, losses, states and UTC times."""
+    study = make_study(store, data, trials=5)
+    planted(study, data, [2.5, math.inf, 2.0])
+    fold = make_fold(study, objective_of(study, data))
+    study.claim("w", fold.propose, lease_seconds=LONG)
+    assert export_csv(study, tmp_path / "trials.csv") == 4
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    names = study.spec["space"]["coordinates"]
+    rows = study.trials()
+    assert [[float(line[n]) for n in names] for line in found] == [r.point.tolist() for r in rows]
+    assert [line["loss"] for line in found] == ["2.5", "inf", "2.0", ""]
+    assert [line["state"] for line in found] == ["finished"] * 3 + ["running"]
+    assert [line["status"] for line in found] == ["ok", "diverged", "ok", ""]
+    assert [int(line["seed"]) for line in found] == [r.seed for r in rows]
+    stamp = time.strptime(found[0]["finished_at"], "%Y-%m-%dT%H:%M:%SZ")
+    assert abs(calendar.timegm(stamp) - time.time()) < LONG
+    assert found[3]["finished_at"] == ""
+
+
+def test_optuna_gets_every_finished_trial(data: str, store: Store, tmp_path: Path) -> None:
+    """An Optuna study has one trial a finished trial, with its point; whole ones have values."""
+    optuna = pytest.importorskip("optuna")
+    study = make_study(store, data, trials=6)
+    planted(study, data, [2.5, math.inf, 2.0])
+    planted(study, data, [2.25], status="stopped")
+    fold = make_fold(study, objective_of(study, data))
+    study.claim("w", fold.propose, lease_seconds=LONG)
+    url = f"sqlite:///{tmp_path / 'optuna.db'}"
+    assert export_optuna(study, url) == 4
+    trials = optuna.load_study(study_name="tune", storage=url).trials
+    assert [t.value for t in trials] == [2.5, None, 2.0, None]
+    assert [t.state.name for t in trials] == ["COMPLETE", "PRUNED", "COMPLETE", "PRUNED"]
+    for trial, row in zip(trials, study.trials(), strict=False):
+        names = study.spec["space"]["coordinates"]
+        assert [trial.params[name] for name in names] == pytest.approx(row.point.tolist())
+        assert trial.user_attrs["status"] == row.status
+    assert "already has a study 'tune'" in error_of(export_optuna, study, url)
+
+
+@pytest.mark.parametrize(
+    ("storage", "said"),
+    [
+        ("sqlite:////nowhere/at/all.db", "no folder '/nowhere/at'"),
+        ("sqlite://", "'sqlite://' names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("foo://u:secret@host/x", "Optuna cannot use 'foo://u:***@host/x'"),
+        ("redis://u:secret@host", "Optuna cannot use 'redis://u:***@host'"),
+        ("://x", "'://x' is no URL of a database"),
+    ],
+)
+def test_optuna_storages_that_cannot_be(data: str, store: Store, storage: str, said: str) -> None:
+    """A storage that Optuna cannot open is one line without its password."""
+    pytest.importorskip("optuna")
+    message = error_of(export_optuna, make_study(store, data), storage)
+    assert said in message
+    assert "secret" not in message
+
+
+def test_optuna_writes_into_no_other_file(data: str, tmp_path: Path) -> None:
+    """A store, another program's database and a text are left as they are."""
+    pytest.importorskip("optuna")
+    paths = [tmp_path / name for name in ("store.db", "other.db", "text.db")]
+    with sqlite3.connect(paths[1]) as other:
+        other.execute("CREATE TABLE notes (x)")
+    paths[2].write_text("not a database, and longer than a header of one would be " * 9)
+    with Store(str(paths[0])) as store:
+        study = make_study(store, data)
+        before = [path.read_bytes() for path in paths]
+        for path in paths:
+            message = error_of(export_optuna, study, f"sqlite:///{path}")
+            assert "is a file of something else: name another" in message
+    assert [path.read_bytes() for path in paths[1:]] == before[1:]
+
+
+def plant_ladder(
+    monkeypatch: pytest.MonkeyPatch, losses: Callable[[str, int], list[float]]
+) -> list[list[str]]:
+    """Measure by `losses(candidate, tokens ratio)` instead of training; who was measured."""
+    measured: list[list[str]] = []
+
+    def measure(objective: Any, candidates: dict[str, Recipe], scale: Any, *_: Any) -> Rung:
+        measured.append(list(candidates))
+        ratio = scale.tokens // BASE.tokens
+        standings = [Standing(candidate=name, losses=losses(name, ratio)) for name in measured[-1]]
+        return Rung(scale=scale, standings=sorted(standings, key=lambda s: s.mean))
+
+    monkeypatch.setattr(ladder, "measure", measure)
+    return measured
+
+
+def test_the_best_is_what_wins_on_the_last_rung(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lowest mean on the last rung is the recipe, and its provenance says how it came there."""
+    study = make_study(store, data, trials=30, recipe=replace(make_recipe(), provenance={"a": "b"}))
+    claims = planted(study, data, [2.5, *np.linspace(2.4, 2.2, 9), 1.0])
+
+    def losses(name: str, ratio: int) -> list[float]:
+        if name == LUCKIEST:  # it was luck: at the base it wins once more, higher up it does not
+            return [1.5, 1.5] if ratio == 1 else [3.0, 3.0]
+        return {START: [2.5, 2.6], RECOMMENDED: [2.3, 2.4]}[name]
+
+    measured = plant_ladder(monkeypatch, losses)
+    found = best(study, data, OPTIONS, rungs=("tokens=2", "tokens=4"), seeds=2)
+    assert [set(names) for names in measured] == [
+        {START, RECOMMENDED, LUCKIEST},
+        {START, RECOMMENDED, LUCKIEST},
+        {START, RECOMMENDED},
+    ]
+    assert found.chosen == RECOMMENDED
+    engine = engine_of(study.spec)
+    for number, row in enumerate(study.finished_since(0)):
+        engine.tell(number, row.point, row.loss)
+    names = study.spec["space"]["coordinates"]
+    point = found.recipe.hyperparameters.vector(names)
+    assert point.tolist() == engine.recommend().tolist()
+    assert point.tolist() != claims[-1].point.tolist()
+    told = found.recipe.provenance
+    assert told["a"] == "b"
+    assert (told["study"], told["engine"], told["space"]) == ("tune", "recombine", "kronecker")
+    assert (told["trials"], told["chosen"]) == (11, RECOMMENDED)
+    assert (told["rung_0_best_trial_loss"], told["rung_2_recommended_loss"]) == (1.5, 2.35)
+    assert told["rung_2_start_error"] == 0.05
+    assert "rung_2_best_trial_loss" not in told
+    note = study.get_note("best")
+    assert note is not None
+    assert (note["chosen"], len(note["rungs"])) == (RECOMMENDED, 3)
+    assert "recommended beats the start by 0.2000 +- 0.0707" in found.lines()
+
+
+def test_a_start_that_cannot_train_gives_no_recipe(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every candidate diverges there is no best one, and one line that says so."""
+    study = make_study(store, data)
+    planted(study, data, [math.inf, math.inf])
+    plant_ladder(monkeypatch, lambda name, ratio: [math.inf])
+    assert "all candidates diverge on width 16" in error_of(best, study, data, OPTIONS)
+
+
+def test_a_ladder_outlives_its_store(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the store cannot be written any more, what was measured is still the answer."""
+    study = make_study(store, data)
+    planted(study, data, [2.5, 2.0])
+    plant_ladder(monkeypatch, lambda name, ratio: [2.5] if name == START else [2.0])
+
+    def gone(*_: Any) -> None:
+        raise CompletedpError("cannot write the store")
+
+    monkeypatch.setattr(Study, "set_note", gone)
+    with pytest.warns(UserWarning, match="not noted in the study: cannot write the store"):
+        found = best(study, data, OPTIONS)
+    assert found.chosen == RECOMMENDED
+
+
+def test_a_candidate_that_cannot_be_carried_is_named(data: str, store: Store) -> None:
+    """A rung where a candidate has no plan is one line that names both, before any training."""
+    study = make_study(store, data, recipe=make_recipe(beta1=0.7))
+    planted(study, data, [2.5])
+    message = error_of(best, study, data, OPTIONS, rungs=("batch=4",))
+    assert "start cannot be carried to width 16" in message
+    assert "beta" in message
+
+
+def test_the_rate_leaves_pauses_out() -> None:
+    """A pause between trials is not taken for slow trials."""
+
+    def row(number: int, started: float, finished: float) -> Any:
+        return SimpleNamespace(number=number, started_at=started, finished_at=finished)
+
+    steady = [row(n, 10.0 * n, 10.0 * (n + 1)) for n in range(20)]
+    assert _rate(steady) == pytest.approx(0.1)
+    paused = [row(n, t := 10.0 * n + (n >= 10) * 1e5, t + 10.0) for n in range(20)]
+    assert _rate(paused) == pytest.approx(0.1)
+    assert _rate([]) == 0.0
+
+
+def test_the_recipe_is_written_and_searched_on(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A found recipe survives the disk, starts a wider study, and old rungs are not its own."""
+    study = make_study(store, data, trials=8, space="type")
+    planted(study, data, [2.5, 2.0])
+    plant_ladder(monkeypatch, lambda name, ratio: [2.5] if name == START else [2.0])
+    first = best(study, data, OPTIONS, rungs=("tokens=2",), seeds=1).recipe
+    first.save(tmp_path / "recipe.json")
+    loaded = Recipe.load(tmp_path / "recipe.json")
+    assert loaded == first
+    wider = make_study(store, data, name="wider", space="kronecker", recipe=loaded)
+    start = dict(zip(wider.spec["space"]["coordinates"], wider.spec["space"]["start"], strict=True))
+    assert start["lr/type/qkv"] == first.hyperparameters.log2["lr/type/qkv"] != 0.0
+    planted(wider, data, [2.0, 2.0])
+    second = best(wider, data, OPTIONS, seeds=1).recipe
+    assert "rung_0_start_loss" in second.provenance
+    assert "rung_1_start_loss" not in second.provenance
+
+
+def test_the_start_is_kept_when_nothing_beats_it(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that found nothing gives the start's values, and says so."""
+    study = make_study(store, data, trials=8)
+    planted(study, data, [2.5, 2.4, 2.3])
+    plant_ladder(monkeypatch, lambda name, ratio: [2.0] if name == START else [2.1])
+    found = best(study, data, OPTIONS, seeds=1)
+    assert found.chosen == found.recipe.provenance["chosen"] == START
+    assert "nothing found beats the start" in found.lines()
+    names = study.spec["space"]["coordinates"]
+    start = found.recipe.hyperparameters.vector(names)
+    assert start.tolist() == study.spec["space"]["start"]
+    assert found.recipe.values == make_recipe().values
+
+
+def test_equal_candidates_are_measured_once(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recommendation that is the best trial, or the start, is one candidate."""
+    study = make_study(store, data, trials=8, engine="random")
+    planted(study, data, [2.5, 2.6])
+    measured = plant_ladder(monkeypatch, lambda name, ratio: [2.0])
+    assert best(study, data, OPTIONS, seeds=1).chosen == START
+    planted(study, data, [2.0])
+    best(study, data, OPTIONS, seeds=1)
+    assert measured == [[START], [START, RECOMMENDED]]
+
+
+def test_a_real_best(data: str, store: Store) -> None:
+    """From a bad start, what a short search recommends is measured better on fresh seeds."""
+    study = make_study(
+        store, data, trials=12, recipe=make_recipe(lr=2.0**-10), space="global", tunables=("lr",)
+    )
+    searched(study, data, slots=4)
+    found = best(study, data, replace(OPTIONS, slots=4), seeds=2)
+    standings = found.rungs[0].standings
+    assert found.chosen != START
+    assert standings[-1].candidate == START
+    assert standings[0].mean < standings[-1].mean - 0.1
+    assert found.recipe.hyperparameters.log2["lr/global"] > 0.5
+
+
+def test_best_before_any_trial_is_one_line(data: str, store: Store) -> None:
+    """A study without a finished trial has nothing to recommend."""
+    study = make_study(store, data)
+    assert "no trial of 'tune' has finished yet" in error_of(best, study, data, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ({START: [2.0, 2.2], RECOMMENDED: [1.0, 1.2]}, "by 1.0000 +- 0.1414"),
+        ({START: [2.0, 2.2], RECOMMENDED: [1.9, 2.1]}, "which is within the noise"),
+        ({START: [2.0], RECOMMENDED: [1.9]}, "by 0.1000, on one seed alone"),
+        ({START: [math.inf], RECOMMENDED: [1.9]}, "trains there, where the start diverges"),
+        ({START: [math.inf, 2.0], RECOMMENDED: [math.inf, 2.0]}, "nothing found beats the start"),
+    ],
+)
+def test_what_the_best_says(losses: dict[str, list[float]], words: str) -> None:
+    """The verdict over the start is in words that its numbers bear, and never shows a NaN."""
+    standings = [Standing(candidate=name, losses=found) for name, found in losses.items()]
+    standings.sort(key=lambda standing: standing.mean)
+    rung = Rung(scale=BASE, standings=standings)
+    said = Best(recipe=make_recipe(), chosen=standings[0].candidate, rungs=[rung]).lines()
+    assert words in said
+    assert "nan" not in said
+    assert "inf" not in said
+
+
+def start_verb(tokens: str, folder: Path, **changes: Any) -> StartVerb:
+    """`search start` of the small study, its recipe and store in a folder."""
+    recipe = folder / "recipe.json"
+    make_recipe().save(recipe)
+    plain: dict[str, Any] = asdict(settings(tokens)) | asdict(OPTIONS)
+    plain |= {"recipe": str(recipe), "store": str(folder / "new.db"), "shape": Shape()}
+    return StartVerb(**(plain | changes))
+
+
+def test_the_verbs_from_start_to_recipe(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """start, start again with more trials, status, export and best do what they say."""
+    assert start_verb(data, tmp_path).run() == 0
+    assert "search: 4/4 trials" in capsys.readouterr().out
+    assert start_verb(data, tmp_path, trials=6).run() == 0
+    assert "search: 6/6 trials" in capsys.readouterr().out
+    where: dict[str, Any] = {"store": str(tmp_path / "new.db")}
+    assert StatusVerb(json=True, watch=True, **where).run() == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["counts"]["finished"] == found["counts"]["budget"] == 6
+    assert ExportVerb(out=str(tmp_path / "made" / "trials.csv"), **where).run() == 0
+    assert capsys.readouterr().out.startswith("6 trials in ")
+    assert len((tmp_path / "made" / "trials.csv").read_text().splitlines()) == 7
+    out = str(tmp_path / "best.json")
+    where |= asdict(OPTIONS) | {"data": data}
+    verb = BestVerb(out=out, seeds=2, rungs=("tokens=2",), json=True, **where)
+    assert verb.run() == 0
+    chosen = json.loads(capsys.readouterr().out)["chosen"]
+    assert Recipe.load(out).provenance["chosen"] == chosen
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": "nowhere"},
+        {"context": 17},
+        {"shape": Shape(head_dim=7)},
+        {"device": "moon"},
+        {"slots": 0},
+        {"recipe": "nowhere.json"},
+        {"engine": "paper-grid"},
+    ],
+)
+def test_a_failed_start_writes_nothing(data: str, tmp_path: Path, changes: dict[str, Any]) -> None:
+    """A mistake in `search start` is one line, and no store is made."""
+    verb = start_verb(data, tmp_path, **changes)
+    error_of(verb.run)
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.json"]
+
+
+def test_a_store_is_not_written_over(data: str, store: Store, tmp_path: Path) -> None:
+    """`export` and `best` refuse an output that is a database or a folder, before any work."""
+    study = make_study(store, data)
+    planted(study, data, [2.5, 2.0])
+    file = tmp_path / "store.db"
+    where: dict[str, Any] = {"store": str(file)}
+    options: dict[str, Any] = asdict(OPTIONS) | where | {"data": data}
+    for out, words in ((str(file), "is a database"), (str(tmp_path), "is a folder"), (" ", "out")):
+        assert words in error_of(ExportVerb(out=out, **where).run)
+        assert words in error_of(BestVerb(out=out, **options).run)
+    assert study.counts()["finished"] == 2
+    assert study.get_note("best") is None
