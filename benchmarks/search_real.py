@@ -25,12 +25,12 @@ import numpy as np
 
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import ModelConfig
-from completedp.search.config import StudyConfig, WorkerConfig
-from completedp.search.ladder import measure
-from completedp.search.objective import Objective
-from completedp.search.run import best, open_study, run_study
-from completedp.search.stopping import MARK, SMOOTHED_OVER
-from completedp.search.store import Store, Study
+from completedp.studies.config import StudyConfig, WorkerConfig
+from completedp.studies.ladder import measure
+from completedp.studies.objective import Objective
+from completedp.studies.run import best, open_study, run_study
+from completedp.studies.stopping import MARK, SMOOTHED_OVER
+from completedp.studies.store import Store, Study
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import meta_model

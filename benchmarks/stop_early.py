@@ -19,9 +19,9 @@ from itertools import product
 
 import numpy as np
 
-from completedp.search.engines import make_engine
-from completedp.search.stopping import SMOOTHED_OVER, EarlyStop
-from completedp.search.surrogate import TRIALS, Surrogate
+from completedp.studies.engines import make_engine
+from completedp.studies.stopping import SMOOTHED_OVER, EarlyStop
+from completedp.studies.surrogate import TRIALS, Surrogate
 
 RUNS = (("trust-region", 1000), ("recombine", 210), ("recombine", 300), ("recombine", 600))
 STEPS = 4 * SMOOTHED_OVER

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from completedp.search.store import Store, Study
+from completedp.studies.store import Store, Study
 
 DIMENSIONS, STEPS = 79, 200
 PROCESSES, CYCLES = 16, 50

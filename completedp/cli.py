@@ -23,8 +23,8 @@ from completedp.cli_bench import BenchVerb
 from completedp.cli_common import as_config, print_json
 from completedp.cli_plan import InspectVerb, PlanVerb
 from completedp.cli_search import SearchVerb
+from completedp.common.errors import CompletedpError
 from completedp.evidence.config import CheckConfig, SweepConfig
-from completedp.theory.errors import CompletedpError
 from completedp.theory.roles import Role
 from completedp.theory.rules import AXES, ParameterisationName, Rules
 from completedp.theory.scale import Ratios
@@ -146,9 +146,9 @@ class TrainVerb(TrainConfig):
 
     def run(self) -> int:
         """Train."""
+        from completedp.common.process import Interrupted
         from completedp.training.distributed import AgreedError, is_follower
         from completedp.training.loop import train
-        from completedp.training.process import Interrupted
 
         try:
             result = train(as_config(self, TrainConfig))

@@ -94,7 +94,7 @@ class BenchVerb:
 @contextmanager
 def _counted(what: str) -> Iterator[Callable[[int, int], None]]:
     """A progress line of so many done, of how many the first call tells."""
-    from completedp.training.progress import Reporter
+    from completedp.common.progress import Reporter
 
     with ExitStack() as shown:
         reporters: list[Reporter] = []

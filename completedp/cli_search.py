@@ -13,9 +13,9 @@ from typing import Annotated, Any
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
 from completedp.cli_common import print_json
-from completedp.search.config import StudyConfig, WorkerConfig
-from completedp.theory.checks import check_path
-from completedp.theory.errors import CompletedpError
+from completedp.common.checks import check_path
+from completedp.common.errors import CompletedpError
+from completedp.studies.config import StudyConfig, WorkerConfig
 
 _SQLITE = b"SQLite format 3\0"
 """How such files begin, stores among them."""
@@ -34,9 +34,9 @@ class StartVerb(StudyConfig, WorkerConfig):
 
     def run(self) -> int:
         """Search, and say what was found."""
-        from completedp.search.objective import Objective, study_spec
-        from completedp.search.run import open_study, run_study
-        from completedp.search.store import Store
+        from completedp.studies.objective import Objective, study_spec
+        from completedp.studies.run import open_study, run_study
+        from completedp.studies.store import Store
 
         config = StudyConfig(**_part(self, StudyConfig))
         options = WorkerConfig(**_part(self, WorkerConfig))
@@ -68,8 +68,8 @@ class WorkerVerb(Place, WorkerConfig):
 
     def run(self) -> int:
         """Work until the budget is finished."""
-        from completedp.search.run import run_study
-        from completedp.search.store import Store
+        from completedp.studies.run import run_study
+        from completedp.studies.store import Store
 
         options = WorkerConfig(**_part(self, WorkerConfig))
         with Store(self.store, create=False) as store:
@@ -93,9 +93,9 @@ class RayVerb(Place, WorkerConfig):
 
     def run(self) -> int:
         """Have it worked on until the budget is finished."""
-        from completedp.search.ray_workers import run_on_ray
-        from completedp.search.store import Store
-        from completedp.training.progress import Reporter
+        from completedp.common.progress import Reporter
+        from completedp.studies.ray_workers import run_on_ray
+        from completedp.studies.store import Store
 
         options = WorkerConfig(**_part(self, WorkerConfig))
         with Store(self.store, create=False) as store:
@@ -139,8 +139,8 @@ class StatusVerb(Place):
 
     def run(self) -> int:
         """Look and say."""
-        from completedp.search.run import status
-        from completedp.search.store import Store
+        from completedp.studies.run import status
+        from completedp.studies.store import Store
 
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
@@ -173,9 +173,9 @@ class BestVerb(Place, WorkerConfig):
 
     def run(self) -> int:
         """Measure, choose and write."""
-        from completedp.search.run import best
-        from completedp.search.store import Store
-        from completedp.training.progress import Reporter
+        from completedp.common.progress import Reporter
+        from completedp.studies.run import best
+        from completedp.studies.store import Store
 
         if self.seeds < 1:
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
@@ -218,8 +218,8 @@ class ExportVerb(Place):
 
     def run(self) -> int:
         """Write them."""
-        from completedp.search.run import export_csv, export_optuna
-        from completedp.search.store import Store
+        from completedp.studies.run import export_csv, export_optuna
+        from completedp.studies.store import Store
 
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
@@ -279,7 +279,7 @@ def _writable(out: str) -> Path:
 
 def _work(study: Any, run: Any, as_json: bool) -> None:
     """Work on a study with a progress line, and say how it stands at the end."""
-    from completedp.training.progress import Reporter
+    from completedp.common.progress import Reporter
 
     counts = study.counts()
     print(_described(study), file=sys.stderr)
@@ -303,7 +303,7 @@ def _work(study: Any, run: Any, as_json: bool) -> None:
 
 
 def _print_status(study: Any, as_json: bool) -> None:
-    from completedp.search.run import status
+    from completedp.studies.run import status
 
     if as_json:
         print_json(asdict(status(study)))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 BASE = {"width": 64, "depth": 2, "batch": 1024, "tokens": 64 * 1024}
 

@@ -26,8 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from completedp.apply.classify import canonical_name
 from completedp.apply.plan import Plan, plan
+from completedp.common.errors import CompletedpError
 from completedp.lm.transformer import Transformer
-from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import meta_model, model_config

@@ -8,11 +8,11 @@ import torch
 
 from completedp.lm.prepare import prepare_source
 from completedp.lm.transformer import ModelConfig
-from completedp.search.config import StudyConfig, WorkerConfig
-from completedp.search.objective import Objective
-from completedp.search.run import open_study
-from completedp.search.store import Claim, Store, Study, TrialRow
-from completedp.search.worker import make_fold, work
+from completedp.studies.config import StudyConfig, WorkerConfig
+from completedp.studies.objective import Objective
+from completedp.studies.run import open_study
+from completedp.studies.store import Claim, Store, Study, TrialRow
+from completedp.studies.worker import make_fold, work
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import meta_model

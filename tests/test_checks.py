@@ -11,6 +11,7 @@ import torch
 from models import of_size
 from torch import nn
 
+from completedp.common.errors import CompletedpError
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.coordcheck import coordcheck
 from completedp.evidence.gradcheck import gradcheck, invariant_rows
@@ -19,7 +20,6 @@ from completedp.evidence.report import Report
 from completedp.evidence.run import measure_all, write_check
 from completedp.evidence.scaling import CheckResult, Measurement, sweep
 from completedp.evidence.text import check_text
-from completedp.theory.errors import CompletedpError
 from completedp.theory.rules import Rules, Shift
 
 torch.set_num_threads(1)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from completedp.common.errors import CompletedpError
 from completedp.lm.corpora import documents, fingerprint
-from completedp.theory.errors import CompletedpError
 
 TEXTS = ["first\n\ndocument", "second, with <|endoftext|> inside a line", "th\u00efrd"]
 OPENERS = {"": open, ".gz": gzip.open, ".xz": lzma.open}

@@ -19,11 +19,11 @@ import pytest
 from helpers import error_of
 from ranks import LONG, RUNS, SEED, TARGET, WAYS, config, made, planned, recipe, run_recipe, trained
 
+from completedp.common.process import only_process
 from completedp.lm.prepare import prepare_source
 from completedp.training.checkpoint import FILE, find_checkpoint, read_step
 from completedp.training.loop import train
 from completedp.training.metrics import read_metrics
-from completedp.training.process import only_process
 
 HERE = Path(__file__).parent
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}

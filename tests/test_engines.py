@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from completedp.common.errors import CompletedpError
 from completedp.evidence import bench_search
 from completedp.evidence.config import SearchBenchConfig
-from completedp.search.config import EngineName
-from completedp.search.engines import (
+from completedp.studies.config import EngineName
+from completedp.studies.engines import (
     DEFAULT_ENGINE,
     ENGINES,
     PAPER_GRID,
@@ -23,8 +24,7 @@ from completedp.search.engines import (
     make_engine,
     paper_levels,
 )
-from completedp.search.landscapes import KINDS
-from completedp.theory.errors import CompletedpError
+from completedp.studies.landscapes import KINDS
 from completedp.theory.hparams import Values
 
 OPTIONAL = {"cma-es": "cmaes", "tpe": "optuna", "gp": "optuna"}

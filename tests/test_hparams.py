@@ -10,7 +10,7 @@ from helpers import error_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 from completedp.theory.hparams import (
     TUNABLE,
     Hyperparameters,

@@ -11,10 +11,10 @@ import pytest
 from helpers import error_of
 from studies import BASE, make_recipe, make_study, objective_of, write_tokens
 
-from completedp.search.ladder import START, Standing, climb, measure
-from completedp.search.objective import Objective, scaled
-from completedp.search.store import Store
-from completedp.search.worker import make_fold
+from completedp.studies.ladder import START, Standing, climb, measure
+from completedp.studies.objective import Objective, scaled
+from completedp.studies.store import Store
+from completedp.studies.worker import make_fold
 from completedp.theory.scale import Ratios, Scale
 from completedp.training.slots import Slots
 

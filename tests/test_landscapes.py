@@ -6,9 +6,9 @@ import statistics
 import numpy as np
 import pytest
 
-from completedp.search.engines import Engine, Told, make_engine
-from completedp.search.landscapes import GAP, KINDS, Landscape, simulate
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies.engines import Engine, Told, make_engine
+from completedp.studies.landscapes import GAP, KINDS, Landscape, simulate
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.common.progress import Reporter, duration
 from completedp.training.metrics import FILE, Metrics, read_metrics, require_sinks
-from completedp.training.progress import Reporter, duration
 
 
 def test_resuming_drops_what_comes_again(tmp_path: Path) -> None:

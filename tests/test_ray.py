@@ -22,10 +22,10 @@ from helpers import error_of
 from postgres_server import PASSWORD, server, why_not
 from studies import make_recipe, make_study, write_tokens
 
-from completedp.search import ray_workers
-from completedp.search.config import WorkerConfig
-from completedp.search.ray_workers import run_on_ray
-from completedp.search.store import Store, Study, TrialRow
+from completedp.studies import ray_workers
+from completedp.studies.config import WorkerConfig
+from completedp.studies.ray_workers import run_on_ray
+from completedp.studies.store import Store, Study, TrialRow
 
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason='Ray is not installed: pip install "completedp[ray]"'

@@ -10,7 +10,7 @@ import pytest
 import completedp
 
 PACKAGE = Path(completedp.__file__).parent
-ROOMS = ("theory", "apply", "lm", "training", "search", "evidence", "cli")
+ROOMS = ("common", "theory", "apply", "lm", "training", "studies", "evidence", "cli")
 # Recipe.for_model: a name of the contract that belongs on the class and needs a model to read.
 EXCEPTIONS = {("theory/recipe.py", "completedp.apply.recipes")}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import completedp as cdp
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 from completedp.theory.roles import Role
 from completedp.theory.rules import AXES, HYPERPARAMETERS, PARAMETERISATIONS, Rules, Shift
 from completedp.theory.scale import Ratios

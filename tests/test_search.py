@@ -26,19 +26,19 @@ from studies import (
     write_tokens,
 )
 
-from completedp.search import worker
-from completedp.search.config import StudyConfig, WorkerConfig
-from completedp.search.objective import study_spec
-from completedp.search.run import (
+from completedp.common.errors import CompletedpError
+from completedp.studies import worker
+from completedp.studies.config import StudyConfig, WorkerConfig
+from completedp.studies.objective import study_spec
+from completedp.studies.run import (
     MANY_ATTEMPTS,
     open_study,
     run_study,
     status,
 )
-from completedp.search.stopping import AT_LEAST
-from completedp.search.store import Claim, Store, Study
-from completedp.search.worker import Fold, Progress, make_fold, work
-from completedp.theory.errors import CompletedpError
+from completedp.studies.stopping import AT_LEAST
+from completedp.studies.store import Claim, Store, Study
+from completedp.studies.worker import Fold, Progress, make_fold, work
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.training.config import Shape, TrainConfig
@@ -292,7 +292,7 @@ def test_a_late_worker_writes_over_nothing(data: str, store: Store) -> None:
 
 def token_of(study: Study, number: int) -> str:
     """The token that a running trial's row holds."""
-    from completedp.search.schema import TRIALS
+    from completedp.studies.schema import TRIALS
 
     query = TRIALS.select().where(TRIALS.c.number == number)
     return study._database.run(lambda c: c.execute(query).mappings().one())["token"]

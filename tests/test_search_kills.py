@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from studies import CONTEXT, make_recipe, write_tokens
 
-from completedp.search.store import Finished, Store, Study
+from completedp.studies.store import Finished, Store, Study
 
 STEPS = 60
 AHEAD = 12

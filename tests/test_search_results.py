@@ -29,10 +29,11 @@ from studies import (
 )
 
 from completedp.cli_search import BestVerb, ExportVerb, StartVerb, StatusVerb
-from completedp.search import ladder
-from completedp.search.ladder import START, Rung, Standing
-from completedp.search.objective import engine_of
-from completedp.search.run import (
+from completedp.common.errors import CompletedpError
+from completedp.studies import ladder
+from completedp.studies.ladder import START, Rung, Standing
+from completedp.studies.objective import engine_of
+from completedp.studies.run import (
     LUCKIEST,
     RECOMMENDED,
     Best,
@@ -42,9 +43,8 @@ from completedp.search.run import (
     export_optuna,
     status,
 )
-from completedp.search.store import Store, Study
-from completedp.search.worker import make_fold
-from completedp.theory.errors import CompletedpError
+from completedp.studies.store import Store, Study
+from completedp.studies.worker import make_fold
 from completedp.theory.recipe import Recipe
 from completedp.training.config import Shape
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from completedp.apply.plan import Plan, plan
+from completedp.common.errors import CompletedpError
 from completedp.lm.batches import Batches, TokenDataset
 from completedp.lm.prepare import prepare_source
 from completedp.lm.transformer import ModelConfig
-from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import meta_model, planned_model

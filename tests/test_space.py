@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models import BASE_SCALE, make_model, make_recipe
 
 from completedp.apply.plan import plan
-from completedp.search.space import KINDS, make_space, project
+from completedp.studies.space import KINDS, make_space, project
 from completedp.theory.hparams import TUNABLE, coordinates
 from completedp.theory.recipe import Recipe
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from completedp.search.stopping import AT_LEAST, LEARNT_FROM, RECENT, SMOOTHED_OVER, EarlyStop
+from completedp.studies.stopping import AT_LEAST, LEARNT_FROM, RECENT, SMOOTHED_OVER, EarlyStop
 
 NOISE = 0.05
 NUMBERS = itertools.count()

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from postgres_server import PASSWORD, Server
 
-from completedp.search import database
-from completedp.search.store import Claim, Store, Study
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies import database
+from completedp.studies.store import Claim, Store, Study
 
 SPEC = {"trials": 6, "space": {"kind": "type", "depth": 4}, "seed": 3}
 LONG = 1000.0

@@ -16,8 +16,8 @@ import pytest
 from helpers import error_of
 from postgres_server import PASSWORD, Server
 
-from completedp.search import database
-from completedp.search.store import Finished, Store, Study
+from completedp.studies import database
+from completedp.studies.store import Finished, Store, Study
 
 KILLS, WORKERS = 30, 4
 TRIALS_PER_KILL = 20
@@ -26,7 +26,7 @@ LEASE = 0.3
 PATIENCE = 60.0
 # Children of a server process that has the imports done start in milliseconds.
 FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["completedp.search.store", "pytest", "sqlalchemy"])
+FORKSERVER.set_forkserver_preload(["completedp.studies.store", "pytest", "sqlalchemy"])
 
 
 def worker(url: str, log: str, total: int) -> None:

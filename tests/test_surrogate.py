@@ -8,9 +8,9 @@ import pytest
 from helpers import error_of
 
 from completedp.evidence import bench_search
-from completedp.search.engines import make_engine
-from completedp.search.landscapes import Landscape, simulate
-from completedp.search.surrogate import Surrogate
+from completedp.studies.engines import make_engine
+from completedp.studies.landscapes import Landscape, simulate
+from completedp.studies.surrogate import Surrogate
 
 KNOWN = Landscape("base", 8, seed=3)
 STEEP = Landscape("cliff", 8, seed=3)

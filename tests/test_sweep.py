@@ -11,12 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completedp.common.errors import CompletedpError
 from completedp.evidence.config import SweepConfig
 from completedp.evidence.optimum import find_optimum, loss_at
 from completedp.evidence.sweep import TRIALS, Point, judge, read_trials, sweep, sweep_text
 from completedp.lm.prepare import prepare_source
 from completedp.lm.transformer import ModelConfig
-from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import meta_model

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completedp.common.errors import CompletedpError
 from completedp.lm.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
-from completedp.theory.errors import CompletedpError
 
 pytest.importorskip("tokenizers")
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from completedp.common.errors import CompletedpError
 from completedp.lm import tokens
 from completedp.lm.batches import Batches, TokenDataset, permute, validation_batches
 from completedp.lm.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
 from completedp.lm.tokens import Manifest, prepare
-from completedp.theory.errors import CompletedpError
 
 TEXTS = [f"document {n}: " + "word " * (n % 7) for n in range(200)]
 BYTES = ByteTokenizer()

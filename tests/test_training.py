@@ -15,8 +15,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from completedp.common.errors import CompletedpError
+from completedp.common.process import only_process
 from completedp.lm.prepare import prepare_source
-from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import meta_model, model_config
@@ -24,7 +25,6 @@ from completedp.training.checkpoint import FILE, read_step
 from completedp.training.config import Shape, TrainConfig
 from completedp.training.loop import DIVERGED_ABOVE, Result, train
 from completedp.training.metrics import read_metrics
-from completedp.training.process import only_process
 
 SHAPE = Shape(head_dim=8)
 BASE = Scale(width=16, depth=2, batch=64, tokens=64 * 100)

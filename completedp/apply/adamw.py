@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from completedp.theory.checks import check_number
-from completedp.theory.errors import CompletedpError
+from completedp.common.checks import check_number
+from completedp.common.errors import CompletedpError
 
 try:
     import triton

@@ -20,7 +20,7 @@ from torch import nn
 from completedp.apply import names
 from completedp.apply.names import canonical_name
 from completedp.apply.structure import Place, Structure, fans, gain_offset, is_norm, unwrapped
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 from completedp.theory.roles import MODULE_TYPES, Role, is_bias
 
 # Matrices that take the residual stream in, and those that add to it.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from completedp.apply.multipliers import hooked
 from completedp.apply.optimise import param_groups
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 if TYPE_CHECKING:
     from completedp.apply.plan import Plan

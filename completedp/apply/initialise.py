@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from completedp.apply.classify import canonical_name
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 if TYPE_CHECKING:
     from completedp.apply.plan import Plan, TensorPlan

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from completedp.apply.classify import TensorInfo, depth_of
 from completedp.apply.structure import Structure, fans, is_norm, unwrapped
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 from completedp.theory.roles import BRANCHES
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from completedp.apply.classify import canonical_name
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 from completedp.theory.schedule import Schedule
 
 if TYPE_CHECKING:

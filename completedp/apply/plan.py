@@ -31,7 +31,7 @@ from completedp.apply.multipliers import (
     fold,
 )
 from completedp.apply.table import render
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role, is_bias

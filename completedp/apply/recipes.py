@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from completedp.apply.classify import TensorInfo, classify, depth_of, head_dim_of
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe, numberless
 from completedp.theory.rules import Rules

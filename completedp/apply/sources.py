@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 
 def model_from(source: str) -> nn.Module:

@@ -14,7 +14,7 @@ from torch import nn
 
 from completedp.apply import names
 from completedp.apply.names import canonical_name
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 
 @dataclass(frozen=True, kw_only=True)

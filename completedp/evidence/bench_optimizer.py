@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 
 from completedp.apply.adamw import AdamW
 from completedp.apply.classify import classify
+from completedp.common.errors import CompletedpError
 from completedp.evidence.bench import step_seconds
 from completedp.evidence.config import OptimizerBenchConfig
 from completedp.lm.transformer import ModelConfig
-from completedp.theory.errors import CompletedpError
 from completedp.training.build import choose_device, meta_model
 
 SHAPES = {

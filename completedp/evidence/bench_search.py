@@ -21,9 +21,9 @@ from multiprocessing import get_context
 from typing import Any
 
 from completedp.evidence.config import SearchBenchConfig
-from completedp.search.engines import make_engine
-from completedp.search.landscapes import Landscape, simulate
-from completedp.search.surrogate import TRIALS, Surrogate
+from completedp.studies.engines import make_engine
+from completedp.studies.landscapes import Landscape, simulate
+from completedp.studies.surrogate import TRIALS, Surrogate
 
 PAPER = "trust-region"
 SHOWN = (100, 300, 1000)

@@ -28,9 +28,9 @@ from torch.func import functional_call
 from completedp.apply.classify import TensorInfo
 from completedp.apply.plan import Plan
 from completedp.apply.structure import Structure, fans, is_norm
+from completedp.common.errors import CompletedpError
 from completedp.lm.corpora import documents
 from completedp.lm.tokenizer import ByteTokenizer
-from completedp.theory.errors import CompletedpError
 from completedp.theory.roles import is_bias
 from completedp.training.stacked import next_token_loss
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from completedp.common.errors import CompletedpError
 from completedp.evidence.config import SweepConfig
 from completedp.evidence.scaling import CheckResult, Row
-from completedp.theory.errors import CompletedpError
 
 _QUANTITY_TITLES = {
     "own": "own contribution to the output",

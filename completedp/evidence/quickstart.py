@@ -20,20 +20,20 @@ from typing import Any
 import numpy as np
 
 from completedp.apply.plan import plan
+from completedp.common.files import read_json, write_text_atomically
+from completedp.common.progress import Reporter
 from completedp.evidence.plots import curves_svg, require_matplotlib, search_svg
 from completedp.evidence.report import Report
 from completedp.lm.prepare import prepare_source
-from completedp.search.config import StudyConfig, WorkerConfig
-from completedp.search.objective import Objective
-from completedp.search.run import best, open_study, run_study
-from completedp.search.store import Store, Study
-from completedp.search.worker import Fold, Progress
-from completedp.theory.files import read_json, write_text_atomically
+from completedp.studies.config import StudyConfig, WorkerConfig
+from completedp.studies.objective import Objective
+from completedp.studies.run import best, open_study, run_study
+from completedp.studies.store import Store, Study
+from completedp.studies.worker import Fold, Progress
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import meta_model, model_config
 from completedp.training.config import Shape
-from completedp.training.progress import Reporter
 
 SHAPE = Shape(head_dim=16)
 CONTEXT = 64

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from completedp.common.files import write_text_atomically
+from completedp.common.progress import Reporter
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.coordcheck import coordcheck
 from completedp.evidence.gradcheck import gradcheck
 from completedp.evidence.plots import check_svg, require_matplotlib
 from completedp.evidence.scaling import CheckResult, Measurement, axes_of, sweep
-from completedp.theory.files import write_text_atomically
 from completedp.theory.rules import Rules
-from completedp.training.progress import Reporter
 
 CHECKS = {"coordcheck": coordcheck, "gradcheck": gradcheck}
 

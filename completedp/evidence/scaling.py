@@ -15,10 +15,10 @@ from torch import nn
 from completedp.apply.classify import classify, size_of
 from completedp.apply.plan import Plan, plan
 from completedp.apply.sources import call, overrides_from
+from completedp.common.errors import CompletedpError
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.measure import Sizes, byte_text, measure
 from completedp.lm.tokenizer import ByteTokenizer
-from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules

@@ -21,20 +21,20 @@ from typing import Any
 import numpy as np
 
 from completedp.apply.plan import Plan, plan
+from completedp.common.errors import CompletedpError
+from completedp.common.files import read_json, write_text_atomically
+from completedp.common.process import only_process
+from completedp.common.progress import Reporter
 from completedp.evidence.config import SweepConfig
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.lm.batches import TokenDataset
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import ModelConfig, Transformer
-from completedp.theory.errors import CompletedpError
-from completedp.theory.files import read_json, write_text_atomically
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import choose_device, meta_model, model_config, stack_model
 from completedp.training.config import Shape
-from completedp.training.process import only_process
-from completedp.training.progress import Reporter
 from completedp.training.slots import Slots, Trial
 
 TRIALS = "trials.jsonl"

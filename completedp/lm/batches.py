@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from completedp.common.errors import CompletedpError
 from completedp.lm.tokens import DTYPES, Manifest
-from completedp.theory.errors import CompletedpError
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the step of splitmix64's counter
 

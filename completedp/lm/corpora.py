@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 END_OF_TEXT = "<|endoftext|>"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from completedp.common.errors import CompletedpError
 from completedp.lm.corpora import documents
 from completedp.lm.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
 from completedp.lm.tokens import TOKENIZER, Manifest, prepare
-from completedp.theory.errors import CompletedpError
 
 
 def prepare_source(

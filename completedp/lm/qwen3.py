@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from completedp.apply.structure import unwrapped
+from completedp.common.errors import CompletedpError
 from completedp.lm.transformer import RMSNorm, Transformer
-from completedp.theory.errors import CompletedpError
 
 _ENDS = {
     "embedding": "model.embed_tokens",

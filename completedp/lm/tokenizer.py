@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from completedp.common.errors import CompletedpError
 from completedp.lm.corpora import END_OF_TEXT
-from completedp.theory.errors import CompletedpError
 
 if TYPE_CHECKING:
     import tokenizers

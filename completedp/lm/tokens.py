@@ -16,9 +16,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from completedp.common.errors import CompletedpError
 from completedp.lm.corpora import documents, fingerprint
 from completedp.lm.tokenizer import BPETokenizer, Tokenizer
-from completedp.theory.errors import CompletedpError
 
 SCHEMA = 1
 MANIFEST = "manifest.json"

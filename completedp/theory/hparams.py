@@ -22,8 +22,8 @@ from functools import cached_property
 
 import numpy as np
 
-from completedp.theory.checks import check_number
-from completedp.theory.errors import CompletedpError
+from completedp.common.checks import check_number
+from completedp.common.errors import CompletedpError
 from completedp.theory.roles import BRANCHES, MODULE_TYPES
 
 TUNABLE = (

@@ -15,8 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from completedp.theory.errors import CompletedpError
-from completedp.theory.files import read_json, write_text_atomically
+from completedp.common.errors import CompletedpError
+from completedp.common.files import read_json, write_text_atomically
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules, Shift

@@ -14,8 +14,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from completedp.theory.checks import check_number
-from completedp.theory.errors import CompletedpError
+from completedp.common.checks import check_number
+from completedp.common.errors import CompletedpError
 from completedp.theory.roles import Role
 from completedp.theory.scale import Ratios
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from completedp.theory.checks import check_number
-from completedp.theory.errors import CompletedpError
+from completedp.common.checks import check_number
+from completedp.common.errors import CompletedpError
 
 KINDS = ("cosine", "constant", "piecewise", "wsd")
 

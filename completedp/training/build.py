@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from completedp.apply.plan import Plan, plan
+from completedp.common.errors import CompletedpError
 from completedp.lm.loss import Loss, language_model_loss
 from completedp.lm.transformer import ModelConfig, Transformer
-from completedp.theory.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.config import Shape

@@ -26,8 +26,8 @@ from torch.optim import Optimizer
 from completedp.apply.classify import canonical_name
 from completedp.apply.initialise import fill
 from completedp.apply.optimise import load_optimizer_state
-from completedp.theory.errors import CompletedpError
-from completedp.theory.files import read_json, write_text_atomically
+from completedp.common.errors import CompletedpError
+from completedp.common.files import read_json, write_text_atomically
 from completedp.training.distributed import ALONE, AgreedError, Ranks
 
 FILE = "checkpoint.safetensors"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from completedp.theory.checks import check_number, check_path
-from completedp.theory.errors import CompletedpError
+from completedp.common.checks import check_number, check_path
+from completedp.common.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 

@@ -18,11 +18,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from completedp.apply.plan import Plan
+from completedp.common.errors import CompletedpError
+from completedp.common.process import Interrupted
 from completedp.lm.loss import Loss
 from completedp.lm.transformer import Transformer
-from completedp.theory.errors import CompletedpError
 from completedp.training.build import choose_device, loss_of
-from completedp.training.process import Interrupted
 
 _CPU = torch.device("cpu")
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -25,19 +25,19 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from completedp.apply.optimise import set_learning_rates
+from completedp.common.errors import CompletedpError
+from completedp.common.files import read_json, write_text_atomically
+from completedp.common.process import Interrupted, held_signals, only_process
+from completedp.common.progress import Reporter
 from completedp.lm.batches import Batches, TokenDataset, validation_batches
 from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
-from completedp.theory.errors import CompletedpError
-from completedp.theory.files import read_json, write_text_atomically
 from completedp.theory.recipe import Recipe
 from completedp.training.build import choose_dtype, loss_of, model_config, planned_meta_model
 from completedp.training.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from completedp.training.config import TrainConfig, same_run
 from completedp.training.distributed import Ranks, distribute, joined
 from completedp.training.metrics import Metrics, require_sinks
-from completedp.training.process import Interrupted, held_signals, only_process
-from completedp.training.progress import Reporter
 
 DIVERGED_ABOVE = 2.0
 """A loss this many times the first one's is divergence, as is one that is not finite."""

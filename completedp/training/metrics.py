@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from completedp.theory.errors import CompletedpError
-from completedp.theory.files import write_text_atomically
+from completedp.common.errors import CompletedpError
+from completedp.common.files import write_text_atomically
 
 FILE = "metrics.jsonl"
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 from completedp.training.distributed import AgreedError
 
 

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from completedp.apply.initialise import draw
 from completedp.apply.multipliers import hooked
 from completedp.apply.plan import Plan
+from completedp.common.errors import CompletedpError
 from completedp.lm.batches import Batches, TokenDataset
 from completedp.lm.transformer import Transformer
-from completedp.theory.errors import CompletedpError
 from completedp.training.loop import (
     CHECK_EVERY,
     DIVERGED_ABOVE,

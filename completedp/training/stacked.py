@@ -22,9 +22,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
+from completedp.common.errors import CompletedpError
 from completedp.lm.loss import Loss, language_model_loss, plain_loss
 from completedp.lm.transformer import Block, Transformer
-from completedp.theory.errors import CompletedpError
 
 Tensors = dict[str, Tensor]
 StackedLoss = Callable[[Tensors, Tensors, Tensor, Tensor], Loss]

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from completedp.search.engines import Bounds
-from completedp.search.landscapes import DIVERGED_COST
-from completedp.search.trust_region import Risk, capped
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies.engines import Bounds
+from completedp.studies.landscapes import DIVERGED_COST
+from completedp.studies.trust_region import Risk, capped
 
 _MOST = 4_000
 """Trials kept; a Gaussian process takes the third power of their number."""

@@ -19,13 +19,13 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from completedp.search.config import WorkerConfig
-from completedp.search.objective import Objective
-from completedp.search.run import run_study
-from completedp.search.store import Store, Study
-from completedp.theory.checks import check_number, check_path
-from completedp.theory.errors import CompletedpError
-from completedp.training.process import held_signals
+from completedp.common.checks import check_number, check_path
+from completedp.common.errors import CompletedpError
+from completedp.common.process import held_signals
+from completedp.studies.config import WorkerConfig
+from completedp.studies.objective import Objective
+from completedp.studies.run import run_study
+from completedp.studies.store import Store, Study
 
 Report = Callable[[dict[str, int], list[Exception]], None]
 """Told the study's counts, and why workers were given up, every second."""

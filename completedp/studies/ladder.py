@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from completedp.search.objective import Objective
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies.objective import Objective
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 

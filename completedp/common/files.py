@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

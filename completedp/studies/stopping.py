@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from completedp.search.trust_region import capped
+from completedp.studies.trust_region import capped
 
 MARK = 0.25
 """The part of its steps after which a trial is judged."""

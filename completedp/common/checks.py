@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 
 def check_number(

@@ -12,10 +12,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from completedp.search.database import Database
-from completedp.search.schema import STUDIES
-from completedp.search.study import Claim, Finished, Study, TrialRow, checked_budget
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies.database import Database
+from completedp.studies.schema import STUDIES
+from completedp.studies.study import Claim, Finished, Study, TrialRow, checked_budget
 
 __all__ = ["Claim", "Finished", "Store", "Study", "TrialRow"]
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from completedp.search.engines import Bounds, Engine, Told, check_option, register
+from completedp.studies.engines import Bounds, Engine, Told, check_option, register
 
 
 @register("trust-region")

@@ -18,8 +18,8 @@ from typing import Protocol
 
 import numpy as np
 
-from completedp.search.engines import Bounds, Engine
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies.engines import Bounds, Engine
 
 FLOOR = 3.0
 """The loss at the optimum, in nats."""

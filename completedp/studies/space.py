@@ -25,9 +25,9 @@ from typing import get_args
 
 import numpy as np
 
-from completedp.search.config import REACH, SpaceKind
-from completedp.search.engines import Bounds
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies.config import REACH, SpaceKind
+from completedp.studies.engines import Bounds
 from completedp.theory.hparams import TUNABLE, Hyperparameters
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 
 LOCK = ".lock"
 

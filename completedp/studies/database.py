@@ -23,9 +23,9 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
-from completedp.search.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
-from completedp.theory.checks import check_path
-from completedp.theory.errors import CompletedpError
+from completedp.common.checks import check_path
+from completedp.common.errors import CompletedpError
+from completedp.studies.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
 
 PATIENCE_SECONDS = 120.0
 """How long a locked file or a server that restarts is waited for before it is an error."""

@@ -23,10 +23,10 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy import bindparam
 
-from completedp.search.database import Database
-from completedp.search.engines import Engine
-from completedp.search.schema import NOTES, RUNNING, STUDIES, TRIALS, now
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies.database import Database
+from completedp.studies.engines import Engine
+from completedp.studies.schema import NOTES, RUNNING, STUDIES, TRIALS, now
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
 from completedp.theory.hparams import Values
 
 
@@ -247,4 +247,4 @@ def paper_levels(coordinates: Sequence[str], values: Values) -> list[list[float]
 
 
 # The families enter themselves above; they import this file, so they come last.
-from completedp.search import evolution, optuna_engine, trust_region  # noqa: E402, F401
+from completedp.studies import evolution, optuna_engine, trust_region  # noqa: E402, F401

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from completedp.search.engines import Engine
-from completedp.search.objective import Objective
-from completedp.search.stopping import EarlyStop
-from completedp.search.store import Claim, Study
-from completedp.theory.errors import CompletedpError
-from completedp.training.process import held_signals
+from completedp.common.errors import CompletedpError
+from completedp.common.process import held_signals
+from completedp.studies.engines import Engine
+from completedp.studies.objective import Objective
+from completedp.studies.stopping import EarlyStop
+from completedp.studies.store import Claim, Study
 from completedp.training.slots import Outcome, Trial
 
 _WAIT_SECONDS = 1.0

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from completedp.search.engines import Bounds, Engine, Told, check_option, register
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies.engines import Bounds, Engine, Told, check_option, register
 
 
 @register("cma-es")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from completedp.theory.checks import check_number, check_path
+from completedp.common.checks import check_number, check_path
 from completedp.theory.hparams import TUNABLE
 from completedp.training.config import Shape
 

@@ -18,12 +18,12 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from completedp.search.config import StudyConfig, WorkerConfig
-from completedp.search.ladder import START, Rung, climb
-from completedp.search.objective import Objective, engine_of, scaled, study_spec
-from completedp.search.store import Store, Study, TrialRow
-from completedp.search.worker import Fold, Progress, make_fold, work
-from completedp.theory.errors import CompletedpError
+from completedp.common.errors import CompletedpError
+from completedp.studies.config import StudyConfig, WorkerConfig
+from completedp.studies.ladder import START, Rung, climb
+from completedp.studies.objective import Objective, engine_of, scaled, study_spec
+from completedp.studies.store import Store, Study, TrialRow
+from completedp.studies.worker import Fold, Progress, make_fold, work
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios
 

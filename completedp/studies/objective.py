@@ -13,13 +13,13 @@ import torch
 
 from completedp.apply.classify import classify
 from completedp.apply.plan import plan
+from completedp.common.errors import CompletedpError
 from completedp.lm.batches import TokenDataset
 from completedp.lm.tokens import Manifest
-from completedp.search.config import StudyConfig, WorkerConfig
-from completedp.search.engines import PAPER_GRID, Bounds, Engine, make_engine, paper_levels
-from completedp.search.space import Space, make_space
-from completedp.search.study import Claim
-from completedp.theory.errors import CompletedpError
+from completedp.studies.config import StudyConfig, WorkerConfig
+from completedp.studies.engines import PAPER_GRID, Bounds, Engine, make_engine, paper_levels
+from completedp.studies.space import Space, make_space
+from completedp.studies.study import Claim
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
