@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import completedp as cdp
-from completedp.training.build import meta_model
+from completedp.lm.reference import meta_model
 
 
 def main() -> None:

@@ -33,8 +33,8 @@ from completedp.studies.stopping import MARK, SMOOTHED_OVER
 from completedp.studies.store import Store, Study
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import meta_model
-from completedp.training.config import Shape
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
 
 LOOKS = (100, 300, 1000)
 PAPER, OURS = "trust-region", "recombine"

@@ -24,7 +24,7 @@ from completedp.lm.prepare import prepare_source
 from completedp.lm.transformer import ModelConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import meta_model
+from completedp.lm.reference import meta_model
 from completedp.training.slots import Slots, Trial
 
 CONTEXT, SEQUENCES, COUNT = 32, 4, 6

@@ -20,7 +20,7 @@ from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import ModelConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import meta_model
+from completedp.lm.reference import meta_model
 
 BASE = Scale(width=64, depth=2, batch=16 * 256, tokens=16 * 256 * 1024)
 

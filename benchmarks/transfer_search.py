@@ -39,8 +39,8 @@ from completedp.studies.objective import Objective, scaled, study_spec
 from completedp.studies.space import Space, make_space
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
-from completedp.training.build import meta_model
-from completedp.training.config import Shape
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
 from completedp.training.slots import Slots
 
 CONTEXT, HEAD_DIM = 256, 32

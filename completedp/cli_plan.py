@@ -9,7 +9,8 @@ from tyro.conf import Positional
 
 from completedp.cli_common import print_json
 from completedp.theory.recipe import Recipe
-from completedp.training.config import Shape, scale_like
+from completedp.lm.shape import Shape
+from completedp.training.config import scale_like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ class PlanVerb:
         from completedp.apply.export import export
         from completedp.apply.plan import plan
         from completedp.apply.sources import model_from, overrides_from
-        from completedp.training.build import meta_model, model_config
+        from completedp.lm.reference import meta_model
 
         recipe = Recipe.default() if self.recipe == "default" else Recipe.load(self.recipe)
         overrides = overrides_from(self.override)

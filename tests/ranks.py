@@ -30,8 +30,9 @@ from completedp.common.errors import CompletedpError
 from completedp.lm.transformer import Transformer
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import meta_model, model_config
-from completedp.training.config import Shape, TrainConfig
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
+from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 
 # Heads of 2, so that on four ranks some have no part of a QK norm's gain.

@@ -15,7 +15,7 @@ from completedp.studies.store import Claim, Store, Study, TrialRow
 from completedp.studies.worker import make_fold, work
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import meta_model
+from completedp.lm.reference import meta_model
 
 torch.set_num_threads(1)
 CONTEXT, STEPS = 16, 20

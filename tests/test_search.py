@@ -41,7 +41,8 @@ from completedp.studies.store import Claim, Store, Study
 from completedp.studies.worker import Fold, Progress, make_fold, work
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
-from completedp.training.config import Shape, TrainConfig
+from completedp.lm.shape import Shape
+from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 from completedp.training.slots import Outcome
 

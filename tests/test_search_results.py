@@ -46,7 +46,7 @@ from completedp.studies.run import (
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
 from completedp.theory.recipe import Recipe
-from completedp.training.config import Shape
+from completedp.lm.shape import Shape
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,9 @@ from completedp.lm.prepare import prepare_source
 from completedp.lm.transformer import ModelConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import meta_model
-from completedp.training.config import Shape, TrainConfig
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
+from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 from completedp.training.slots import Slots, Trial
 

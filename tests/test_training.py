@@ -20,9 +20,10 @@ from completedp.common.process import only_process
 from completedp.lm.prepare import prepare_source
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import meta_model, model_config
+from completedp.lm.reference import meta_model
 from completedp.training.checkpoint import FILE, read_step
-from completedp.training.config import Shape, TrainConfig
+from completedp.lm.shape import Shape
+from completedp.training.config import TrainConfig
 from completedp.training.loop import DIVERGED_ABOVE, Result, train
 from completedp.training.metrics import read_metrics
 

@@ -32,8 +32,8 @@ from completedp.studies.store import Store, Study
 from completedp.studies.worker import Fold, Progress
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import meta_model, model_config
-from completedp.training.config import Shape
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
 
 SHAPE = Shape(head_dim=16)
 CONTEXT = 64

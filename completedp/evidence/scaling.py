@@ -24,7 +24,7 @@ from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
 from completedp.training.build import choose_device, meta_model, model_config, planned_model
-from completedp.training.config import Shape
+from completedp.lm.shape import Shape
 
 
 @dataclass(frozen=True)

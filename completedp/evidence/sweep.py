@@ -34,7 +34,7 @@ from completedp.lm.transformer import ModelConfig, Transformer
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import choose_device, meta_model, model_config, stack_model
-from completedp.training.config import Shape
+from completedp.lm.shape import Shape
 from completedp.training.slots import Slots, Trial
 
 TRIALS = "trials.jsonl"

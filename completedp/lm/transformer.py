@@ -21,28 +21,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from completedp.common.errors import CompletedpError
+from completedp.lm.shape import Shape
 from completedp.theory.roles import BRANCHES
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The shape of a reference model."""
+class ModelConfig(Shape):
+    """A reference model: its shape, with sizes."""
 
     vocab: int
     width: int
     depth: int
-    head_dim: int = 64
+    head_dim: int = 64  # pyright: ignore[reportIncompatibleVariableOverride]
     mlp_width: int | None = None
-    """Feed-forward width; 4 x width if not given."""
-    mlp: str = "gelu"
-    """gelu (two matrices) or swiglu (three)."""
-    qk_norm: bool = True
-    bias: bool = False
-    """Biases on the linear layers of the blocks."""
-    output_bias: bool = False
+    """Feed-forward width, in place of mlp_ratio x width."""
     rope_theta: float = 10_000.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         limits = {"vocab": 2**31, "width": 2**24, "depth": 10_000, "head_dim": 2**16}
         for name, most in limits.items():
             if not 1 <= getattr(self, name) <= most:
@@ -56,8 +52,6 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise CompletedpError(f"head_dim {self.head_dim} must be even for rotary positions")
-        if self.mlp not in ("gelu", "swiglu"):
-            raise CompletedpError(f"unknown mlp {self.mlp!r}: choose gelu or swiglu")
 
     @property
     def heads(self) -> int:
@@ -67,7 +61,7 @@ class ModelConfig:
     @property
     def hidden(self) -> int:
         """Feed-forward width."""
-        return self.mlp_width or 4 * self.width
+        return self.mlp_width or round(self.mlp_ratio * self.width)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from completedp.common.checks import check_number, check_path
 from completedp.theory.hparams import TUNABLE
-from completedp.training.config import Shape
+from completedp.lm.shape import Shape
 
 REACH = 4.0
 """Octaves that a coordinate may go to either side of the start."""

@@ -24,7 +24,7 @@ from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
 from completedp.training.build import choose_device, meta_model, model_config, stack_model
-from completedp.training.config import Shape
+from completedp.lm.shape import Shape
 from completedp.training.slots import Slots, Trial
 
 

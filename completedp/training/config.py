@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from completedp.common.checks import check_number, check_path
 from completedp.common.errors import CompletedpError
+from completedp.tasks.config import TaskConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
@@ -14,32 +15,9 @@ Parallel = Literal["fsdp", "ddp"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The parts of a reference model's shape that do not grow with it."""
-
-    head_dim: int | None = None
-    """Size of an attention head; the recipe's if not given, else 64."""
-    mlp: str = "gelu"
-    """Feed-forward: gelu (two matrices) or swiglu (three)."""
-    mlp_ratio: float = 4.0
-    """Feed-forward width over width."""
-    qk_norm: bool = True
-    """Normalise queries and keys, head by head."""
-    bias: bool = False
-    """Biases on the linear layers of the blocks."""
-    output_bias: bool = False
-    """A bias on the logits."""
-
-    def __post_init__(self) -> None:
-        check_number("mlp_ratio", self.mlp_ratio, low=1e-3, high=1e3)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(TaskConfig):
     """One run. Sizes that are not given are the recipe's base."""
 
-    data: str
-    """Folder of tokens, made by `completedp data`."""
     out: str
     """Run folder. The same command resumes what it finds there."""
     recipe: str = "default"
@@ -52,16 +30,12 @@ class TrainConfig:
     """Tokens per optimizer step."""
     tokens: int | None = None
     """Tokens in all."""
-    context: int = 256
-    """Tokens per sequence."""
     seed: int = 0
     """Initialisation and order of the data."""
     lr: float | None = None
     """Global learning rate at base, in place of the recipe's."""
     weight_decay: float | None = None
     """Global weight decay at base, in place of the recipe's."""
-    z_loss: float = 1e-4
-    """Weight of the z-loss."""
     clip: float = 0.0
     """Clip the gradient's norm; 0 is off. Clipping rescales what eps is compared with."""
     micro_batch: int | None = None
@@ -69,8 +43,6 @@ class TrainConfig:
     not given."""
     eval_every: int = 0
     """Steps between evaluations; 0 evaluates at the end alone."""
-    eval_sequences: int = 256
-    """Validation sequences, the same ones every time."""
     checkpoint_every: int = 500
     """Steps between checkpoints; 0 keeps none."""
     log_every: int = 10
@@ -89,14 +61,13 @@ class TrainConfig:
     """Also write TensorBoard events into the run folder."""
     wandb: str | None = None
     """Also log to this Weights & Biases project."""
-    shape: Shape = field(default_factory=Shape)
 
     def __post_init__(self) -> None:
-        for name in ("data", "out", "recipe"):
+        super().__post_init__()
+        for name in ("out", "recipe"):
             check_path(name, getattr(self, name))
-        for name in ("context", "eval_sequences", "log_every"):
-            check_number(name, getattr(self, name), low=1)
-        for name in ("eval_every", "checkpoint_every", "z_loss", "clip"):
+        check_number("log_every", self.log_every, low=1)
+        for name in ("eval_every", "checkpoint_every", "clip"):
             check_number(name, getattr(self, name), low=0)
         if self.stop_after is not None:
             check_number("stop_after", self.stop_after, low=1)
@@ -119,14 +90,8 @@ class TrainConfig:
         given = {"lr": self.lr, "weight_decay": self.weight_decay}
         return recipe.with_values(**{k: v for k, v in given.items() if v is not None})
 
-    def sequences(self, batch: int, ranks: int = 1) -> int:
-        """Sequences per optimizer step, of all ranks together."""
-        if batch % self.context:
-            raise CompletedpError(
-                f"batch of {batch} tokens is not a whole number of sequences of {self.context} "
-                "tokens (context)"
-            )
-        count = batch // self.context
+    def examples(self, count: int, ranks: int = 1) -> int:
+        """Examples per optimizer step of all ranks, which they and micro-batches must divide."""
         if count % ranks:
             raise CompletedpError(
                 f"the batch's {count} sequences do not divide among {ranks} ranks: start another "

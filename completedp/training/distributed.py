@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +18,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from completedp.apply.plan import Plan
+from completedp.apply.structure import Structure
 from completedp.common.errors import CompletedpError
 from completedp.common.process import Interrupted
 from completedp.lm.loss import Loss
-from completedp.lm.transformer import Transformer
-from completedp.training.build import choose_device, loss_of
+from completedp.tasks.task import give_memory
+from completedp.training.devices import choose_device
 
 _CPU = torch.device("cpu")
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -134,16 +135,24 @@ def joined(device: str) -> Iterator[Ranks]:
 
 
 def distribute(
-    model: Transformer, planned: Plan, ranks: Ranks, *, parallel: str, seed: int, compile: bool
+    model: nn.Module,
+    planned: Plan,
+    loss: Callable[..., Loss],
+    ranks: Ranks,
+    *,
+    parallel: str,
+    seed: int,
+    compile: bool,
 ) -> nn.Module:
     """Give a planned model without memory its values, and return its loss as a parallel module."""
-    module = _WithLoss(model)
+    module = _WithLoss(model, loss)
+    blocks = _blocks(planned)
     if compile:
-        for block in model.blocks:
+        for block in blocks:
             block.compile(dynamic=False)
     if parallel == "fsdp":
-        _shard(module, ranks)
-    model.to_empty(device=ranks.device)
+        _shard(module, blocks, ranks)
+    give_memory(model, ranks.device)
     planned.initialise(seed)
     if parallel == "fsdp":
         return module
@@ -154,13 +163,21 @@ def distribute(
     )
 
 
-def _shard(module: _WithLoss, ranks: Ranks) -> None:
+def _blocks(planned: Plan) -> list[nn.Module]:
+    structure = Structure(
+        planned.model, {t.name for t in planned.tensors if t.info.how == "override"}
+    )
+    assert structure.blocks is not None  # or there would have been no plan
+    return [m for m in structure.modules[structure.blocks].children()]
+
+
+def _shard(module: _WithLoss, blocks: list[nn.Module], ranks: Ranks) -> None:
     """FSDP2 by block. No mixed precision policy: the model casts by itself, as on one device."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(ranks.device.type, (ranks.world,))
-    for block in module.module.blocks:
+    for block in blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(module, mesh=mesh)
 
@@ -168,12 +185,13 @@ def _shard(module: _WithLoss, ranks: Ranks) -> None:
 class _WithLoss(nn.Module):
     """A model and its loss in one: all that reads the weights is inside what gathers them."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[..., Loss]) -> None:
         super().__init__()
         self.module = model
+        self._loss = loss
 
-    def forward(self, inputs: Tensor, targets: Tensor, z_loss: float = 0.0) -> Loss:
-        return loss_of(self.module, inputs, targets, z_loss)
+    def forward(self, *batch: Tensor) -> Loss:
+        return self._loss(*batch)
 
 
 def _under_torchrun() -> bool:

@@ -13,10 +13,10 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +29,20 @@ from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_text_atomically
 from completedp.common.process import Interrupted, held_signals, only_process
 from completedp.common.progress import Reporter
-from completedp.lm.batches import Batches, TokenDataset, validation_batches
 from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
+from completedp.tasks.data import Batch, Order, Stream, held_out_batches
+from completedp.tasks.task import Task, give_memory, task_from
 from completedp.theory.recipe import Recipe
-from completedp.training.build import choose_dtype, loss_of, model_config, planned_meta_model
 from completedp.training.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from completedp.training.config import TrainConfig, same_run
+from completedp.training.devices import choose_dtype
 from completedp.training.distributed import Ranks, distribute, joined
 from completedp.training.metrics import Metrics, require_sinks
+from completedp.training.trials import CHECK_EVERY, DIVERGED_ABOVE, EVALUATION_TOKENS
 
-DIVERGED_ABOVE = 2.0
-"""A loss this many times the first one's is divergence, as is one that is not finite."""
-EVALUATION_TOKENS = 65_536
-"""An evaluation takes about this many tokens at a time."""
-CHECK_EVERY, CHECK_SECONDS = 20, 2.0
-"""On a GPU losses are read every so many steps, as reading one waits for the device; or seconds,
-if that is sooner."""
+CHECK_SECONDS = 2.0
+"""On a GPU losses are read after so many seconds, if that is sooner than after CHECK_EVERY."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +72,17 @@ class _DivergedError(Exception):
     """Raised inside the loop when a loss says so."""
 
 
-def train(config: TrainConfig, *, recipe: Recipe | None = None, quiet: bool = False) -> Result:
-    """Run, or resume, or return what a finished run found."""
+def train(
+    config: TrainConfig,
+    *,
+    task: Task | None = None,
+    recipe: Recipe | None = None,
+    quiet: bool = False,
+) -> Result:
+    """Run, or resume, or return what a finished run found.
+
+    `task` and `recipe` stand in for what the config names.
+    """
     folder = Path(config.out).expanduser()
     with joined(config.device) as ranks, ExitStack() as stack:
         if not ranks.first:  # whose warnings are those of all
@@ -84,9 +90,9 @@ def train(config: TrainConfig, *, recipe: Recipe | None = None, quiet: bool = Fa
         done = None
         with ranks.together():
             recipe = recipe or config.load_recipe()
-            manifest = Manifest.load(config.data)
+            task = task or task_from(config, recipe.head_dim)
             # What makes this run the run it is; on disk beside how it was asked for.
-            identity = {"data_digest": manifest.digest(), "recipe_digest": _digest(recipe)}
+            identity = {"data_digest": task.data.digest, "recipe_digest": _digest(recipe)}
             if ranks.first:
                 done = _finished(folder, config, identity)
         done = ranks.share(done)
@@ -95,7 +101,7 @@ def train(config: TrainConfig, *, recipe: Recipe | None = None, quiet: bool = Fa
         ranks.check_same(identity)
         with ranks.together():
             require_sinks(tensorboard=config.tensorboard, wandb=config.wandb)
-            run = _Run(config, recipe, manifest, folder, ranks, quiet)
+            run = _Run(config, task, recipe, folder, ranks, quiet)
         run.build()
         with ranks.together():
             if ranks.first:
@@ -114,26 +120,21 @@ class _Run:
     def __init__(
         self,
         config: TrainConfig,
+        task: Task,
         recipe: Recipe,
-        manifest: Manifest,
         folder: Path,
         ranks: Ranks,
         quiet: bool,
     ) -> None:
-        self.config, self.recipe, self.folder, self.ranks = config, recipe, folder, ranks
-        self.quiet = quiet or not ranks.first
+        self.config, self.task, self.folder, self.ranks = config, task, folder, ranks
+        self.recipe, self.quiet = recipe, quiet or not ranks.first
         self.target = config.target(recipe)
-        self.manifest = manifest
-        self.train_data = TokenDataset(config.data, "train", config.context)
-        self.valid_data = TokenDataset(config.data, "valid", config.context)
-        sequences = config.sequences(self.target.batch, ranks.world)
-        self.batches = Batches(self.train_data, sequences, config.seed)
-        self.model, self.plan = planned_meta_model(
-            model_config(config.shape, manifest.vocab, self.target, recipe.head_dim),
-            recipe,
-            self.target,
-            choose_dtype(config.dtype, ranks.device),
-        )
+        self.examples = config.examples(task.data.examples(self.target.batch), ranks.world)
+        self.dtype = choose_dtype(config.dtype, ranks.device)
+        weights = torch.promote_types(self.dtype, torch.float32)  # never kept below
+        narrow = self.dtype if self.dtype != weights else None
+        self.model = task.model(self.target, narrow).to(weights)
+        self.plan = task.plan(recipe, self.target, self.model)
         if config.clip:
             warnings.warn(
                 "gradient clipping changes the gradients that the rules scale eps to",
@@ -146,15 +147,15 @@ class _Run:
         self.loss: Callable[..., Loss]
         self.evaluation_loss: Callable[..., Loss]
         if ranks.alone:
-            self.model.to_empty(device=ranks.device)
+            give_memory(self.model, ranks.device)
             self.plan.initialise(config.seed)
-            compiled = torch.compile(loss_of, dynamic=False) if config.compile else loss_of
-            self.loss = partial(compiled, self.model)
-            self.evaluation_loss = partial(loss_of, self.model)
+            self.loss = self.task.batch_loss(self.model, self.dtype, compile=config.compile)
+            self.evaluation_loss = self.task.batch_loss(self.model, self.dtype)
         else:
             self.loss = self.evaluation_loss = distribute(
                 self.model,
                 self.plan,
+                self.task.batch_loss(self.model, self.dtype),
                 ranks,
                 parallel=config.parallel,
                 seed=config.seed,
@@ -199,6 +200,7 @@ class _Run:
         self.read_at = self.step + 1
         self.stop_asked = False
         self.pending: list[tuple[int, Tensor]] = []
+        self.stream: Iterator[Batch] | None = None
 
     def close(self) -> None:
         """Flush and close the files."""
@@ -240,20 +242,15 @@ class _Run:
         """One optimizer step on this rank's part of one batch, in micro-batches."""
         config, ranks = self.config, self.ranks
         set_learning_rates(self.optimizer, self.recipe.schedule(self.step, steps))
-        indices = self.batches.indices(self.step)
-        own = len(indices) // ranks.world
-        inputs, targets = self.train_data.take(indices[ranks.rank * own :][:own])
+        rows = self._rows()
+        own = len(rows[0])
         micro = config.micro_batch or own
         parts = own // micro
         losses: list[Tensor] = []
         for part in range(parts):
-            rows = slice(part * micro, (part + 1) * micro)
+            taken = tuple(column[part * micro : (part + 1) * micro] for column in rows)
             with self._gradients_stay() if part < parts - 1 else nullcontext():
-                loss = self.loss(
-                    torch.from_numpy(inputs[rows]).to(ranks.device, non_blocking=True),
-                    torch.from_numpy(targets[rows]).to(ranks.device, non_blocking=True),
-                    config.z_loss,
-                )
+                loss = self.loss(*self._batch(taken))
                 (loss.total / parts).backward()
             losses.append(loss.cross_entropy)
         if config.clip:
@@ -262,6 +259,36 @@ class _Run:
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.pending.append((self.step, torch.stack(losses).mean()))
+
+    def _rows(self) -> Batch:
+        """This rank's part of the step's examples, on the CPU."""
+        train, config = self.task.data.train, self.config
+        own = self.examples // self.ranks.world
+        if isinstance(train, Stream):
+            rows = self._next_of_stream(train)
+        else:
+            order = Order(train, self.examples, config.seed).steps(self.step, self.step + 1)
+            return train.take(order[0][self.ranks.rank * own :][:own])
+        return tuple(column[self.ranks.rank * own :][:own] for column in rows)
+
+    def _next_of_stream(self, stream: Stream) -> Batch:
+        """The next batch; a resumed run first passes over what was trained on."""
+        if self.stream is None:
+            self.stream = islice(
+                stream.iterate(self.examples, self.config.seed), self.step, None
+            )
+        batch = next(self.stream, None)
+        if batch is None:
+            raise CompletedpError(
+                f"the data for 'train' ended after {self.step} of {self.target.steps} steps: make "
+                "the iterable longer, or endless"
+            )
+        return batch
+
+    def _batch(self, rows: Batch) -> Batch:
+        train = self.task.data.train
+        moved = tuple(column.to(self.ranks.device, non_blocking=True) for column in rows)
+        return moved if isinstance(train, Stream) else train.batch(moved)
 
     def _gradients_stay(self) -> AbstractContextManager[None]:
         """Copies add up their gradients and send them once; shards have no room for whole ones."""
@@ -314,7 +341,7 @@ class _Run:
         self._log(row)
 
     def _evaluate(self) -> float:
-        return evaluate(self.evaluation_loss, self.valid_data, self.config, self.ranks)
+        return evaluate(self.evaluation_loss, self.task, self.config, self.ranks)
 
     def _note(self) -> str:
         rate = (self.step - self.start) * self.target.batch / (time.monotonic() - self.began)
@@ -344,7 +371,7 @@ class _Run:
             tokens=self.step * self.target.batch,
             train_loss=None if status == "diverged" else self.last_finite,
             valid_loss=valid,
-            valid_bits_per_byte=bits_per_byte(valid, self.manifest, "valid"),
+            valid_bits_per_byte=bits_per_byte(valid, self.task.data.manifest, "valid"),
             last_finite_loss=self.last_finite,
             parameters=sum(p.numel() for p in self.model.parameters()),
             seconds=self.seconds,
@@ -356,32 +383,25 @@ class _Run:
 
 @torch.no_grad()
 def evaluate(
-    loss: Callable[..., Loss], data: TokenDataset, config: TrainConfig, ranks: Ranks
+    loss: Callable[..., Loss], task: Task, config: TrainConfig, ranks: Ranks
 ) -> float:
-    """Mean cross-entropy over the same held-out windows every time, shared among the ranks."""
-    windows = evaluation_windows(data, config.eval_sequences)
-    parts = windows.tensor_split(ranks.world)  # the first is the longest
-    own = parts[ranks.rank]
-    size = config.micro_batch or max(1, EVALUATION_TOKENS // config.context)
-    total = 0.0
-    for start in range(0, len(parts[0]), size):
-        rows = own[start : start + size]
+    """Mean loss over the same held-out examples every time, shared among the ranks."""
+    held_out = task.data.evaluation(config.eval_sequences)
+    size = config.micro_batch or max(1, EVALUATION_TOKENS // task.data.unit)
+    batches = list(held_out_batches(task.data, held_out, size, ranks.device))
+    total, count = 0.0, sum(examples for _, examples in batches)
+    for turn in range(math.ceil(len(batches) / ranks.world)):
+        mine = turn * ranks.world + ranks.rank
         # A rank with nothing left still takes part: shards are gathered by all ranks together.
-        taken = (rows if len(rows) else windows[:1]).to(ranks.device)
-        total += float(loss(taken[:, :-1], taken[:, 1:]).cross_entropy) * len(rows)
+        batch, examples = batches[mine] if mine < len(batches) else (batches[0][0], 0)
+        total += float(loss(*batch).cross_entropy) * examples
     sums = ranks.gather(torch.zeros(0), (total,))
-    return sum(part for (part,) in sums) / len(windows)
+    return sum(part for (part,) in sums) / count
 
 
-def evaluation_windows(data: TokenDataset, sequences: int) -> Tensor:
-    """The held-out windows [sequences, context + 1] that every evaluation of a split takes."""
-    (inputs, targets), *_ = validation_batches(data, min(sequences, data.windows), 1)
-    return torch.cat([torch.from_numpy(inputs), torch.from_numpy(targets[:, -1:])], dim=1)
-
-
-def bits_per_byte(loss: float | None, manifest: Manifest, split: str) -> float | None:
+def bits_per_byte(loss: float | None, manifest: Manifest | None, split: str) -> float | None:
     """Nats per token as bits per byte of text, which compares across tokenisers."""
-    if loss is None:
+    if loss is None or manifest is None:
         return None
     part = manifest.splits[split]
     return loss / math.log(2) * part.tokens / part.bytes

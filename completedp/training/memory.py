@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from completedp.tasks.data import Batch
+
 if TYPE_CHECKING:
     from completedp.training.stacked import StackedLoss
 
@@ -25,28 +27,28 @@ _USED = 0.85
 def slots_that_fit(
     model: nn.Module,
     loss: StackedLoss,
-    rows: Tensor,
+    batch: Batch,
     *,
     weights: torch.dtype = torch.float32,
     trials: int | None = None,
 ) -> int:
-    """The number of slots for batches like `rows` [1, sequences, context + 1].
+    """The number of slots for batches like `batch`, of one slot: [1, examples, ...] each.
 
     For a known number of trials the fewest slots that need no more rounds: empty ones cost as much
     as full ones.
     """
-    device = rows.device
+    device = batch[0].device
     most = MOST_SLOTS.get(device.type, 16)
-    fitting = int(free_memory(device) * _USED / slot_memory(model, loss, rows, weights))
+    fitting = int(free_memory(device) * _USED / slot_memory(model, loss, batch, weights))
     count = max(1, min(most, fitting))
     return count if trials is None else math.ceil(trials / math.ceil(trials / count))
 
 
 def slot_memory(
-    model: nn.Module, loss: StackedLoss, rows: Tensor, weights: torch.dtype = torch.float32
+    model: nn.Module, loss: StackedLoss, batch: Batch, weights: torch.dtype = torch.float32
 ) -> int:
     """Bytes that one slot needs: weights, gradients, two moments, and what backward needs."""
-    device = rows.device
+    device = batch[0].device
     parameters = {
         name: torch.zeros(1, *p.shape, device=device, dtype=weights).requires_grad_()
         for name, p in model.named_parameters()
@@ -68,7 +70,7 @@ def slot_memory(
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         # Bound to a name: what is kept must live until all has been counted.
-        found = loss(parameters, buffers, rows[..., :-1], rows[..., 1:])
+        found = loss(parameters, buffers, *batch)
     del found
     state = 4 * sum(p.nbytes for p in parameters.values())
     # The backward pass holds a gradient or two besides, at most of the largest size.

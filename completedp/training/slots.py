@@ -11,94 +11,63 @@ happens in a slot, NaN included, cannot reach another.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from completedp.apply.initialise import draw
 from completedp.apply.multipliers import hooked
-from completedp.apply.plan import Plan
 from completedp.common.errors import CompletedpError
-from completedp.lm.batches import Batches, TokenDataset
 from completedp.lm.transformer import Transformer
-from completedp.training.loop import (
-    CHECK_EVERY,
-    DIVERGED_ABOVE,
-    EVALUATION_TOKENS,
-    evaluation_windows,
-)
+from completedp.tasks.data import Batch, Data, held_out_batches
+from completedp.tasks.losses import ModelLoss
+from completedp.training.feeds import make_feed, sample_batch
 from completedp.training.memory import is_out_of_memory, slots_that_fit
-from completedp.training.stacked import (
-    ModelLoss,
-    StackedLoss,
-    compiled,
-    reference_loss,
-    vmapped_loss,
+from completedp.training.stacked import StackedLoss, compiled, reference_loss, vmapped_loss
+from completedp.training.trials import (
+    CHECK_EVERY,
+    EVALUATION_TOKENS,
+    Key,
+    Outcome,
+    Progress,
+    Stop,
+    Trial,
+    diverged,
+    first_bad,
 )
 
 _HYPERPARAMETERS = ("lr", "weight_decay", "eps", "beta1", "beta2")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One training run to be done in a slot: a plan for the stack's model, a seed, a length."""
-
-    plan: Plan
-    seed: int
-    steps: int
-    label: Any = None
-    """The caller's own; it comes back with the outcome."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a trial ended."""
-
-    trial: Trial
-    status: str
-    """ok, diverged or stopped."""
-    losses: list[float]
-    """Cross-entropy of every step, to the last finite one where it diverged."""
-    valid_loss: float | None
-
-    @property
-    def last_finite_loss(self) -> float | None:
-        """The last loss that was a number."""
-        return self.losses[-1] if self.losses else None
-
-
 class Slots:
-    """A stack of slots for one model shape, one batch shape and one text.
+    """A stack of slots for one model shape, one batch shape and one set of data.
 
-    `model` may be on the meta device: it gives names, shapes and the program. Any module will do;
-    `loss` is its loss, if not next-token cross-entropy, and `autocast` the type of its products
-    (the reference model has its own `compute_dtype`, z-loss and chunks). Without a `count`, as many
-    slots as pay and fit the free memory; fewer if that does for so many `trials`.
+    `model` needs no memory: it gives names, shapes and the program. Any module will do; `loss` is
+    its loss, if not next-token cross-entropy, and `autocast` the type of its products (the
+    reference model has its own `compute_dtype`, z-loss and chunks). A step takes `examples` of the
+    data. Without a `count`, as many slots as pay and fit the free memory; fewer if that does for so
+    many `trials`. With `eval_examples=0` nothing is evaluated.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        count: int | None,
-        train_data: TokenDataset,
-        valid_data: TokenDataset | None,
+        data: Data,
         *,
-        sequences: int,
+        examples: int,
         max_steps: int,
+        count: int | None = None,
         device: torch.device | str = "cpu",
         weights: torch.dtype = torch.float32,
         loss: ModelLoss | None = None,
         autocast: torch.dtype | None = None,
         z_loss: float = 0.0,
         chunk: int | None = None,
-        eval_sequences: int = 256,
+        eval_examples: int = 256,
         compile: bool = False,
         trials: int | None = None,
     ) -> None:
@@ -106,8 +75,7 @@ class Slots:
             raise CompletedpError(f"slots = {count} must be at least 1")
         self.max_steps = max_steps
         self.device = torch.device(device)
-        self._data, self._sequences = train_data, sequences
-        self._model, self._weights, self._compile = model, weights, compile
+        self._data, self._model, self._weights, self._compile = data, model, weights, compile
         self._make_loss: Callable[..., StackedLoss]
         if isinstance(model, Transformer) and loss is None:
             self._make_loss = partial(reference_loss, model, z_loss, chunk)
@@ -115,13 +83,13 @@ class Slots:
         else:
             self._make_loss = partial(vmapped_loss, model, loss, autocast=autocast)
             self._evaluation_loss = self._make_loss()
-        self._windows = _on_device(train_data, self.device)
-        self._valid = None
-        if valid_data is not None:
-            self._valid = evaluation_windows(valid_data, eval_sequences).to(self.device)
+        self._feed = make_feed(data, examples, max_steps, self.device)
+        self._held_out: list[Batch] = data.evaluation(eval_examples) if eval_examples else []
         if count is None:
-            rows = self._windows[:sequences].long().expand(1, -1, -1)
-            count = slots_that_fit(model, self._make_loss(), rows, weights=weights, trials=trials)
+            sample = sample_batch(data, examples, self.device)
+            count = slots_that_fit(
+                model, self._make_loss(), sample, weights=weights, trials=trials
+            )
         self._stack(count)
         self.busy_steps = self.slot_steps = 0
         """Slot-steps that trained a trial, and all that ran: their ratio is the occupancy."""
@@ -149,9 +117,9 @@ class Slots:
             for name in _HYPERPARAMETERS
         }
         self._schedule = stacked((self.max_steps,))
-        self._order = stacked((self.max_steps, self._sequences), torch.int64)
         self._step = stacked((), torch.int64)
         self._slots = torch.arange(count, device=self.device)
+        self._feed.stack(count)
         self._loss = self._make_loss(compile=self._compile)
         # One program for tensors of every size, or it would be compiled for each.
         self._adamw = compiled(_adamw, dynamic=True) if self._compile else _adamw
@@ -160,11 +128,11 @@ class Slots:
 
     def run(
         self,
-        trials: Iterable[Trial],
+        trials: Iterable[Trial[Key]],
         *,
-        stop: Callable[[list[tuple[Trial, list[float]]]], Sequence[bool]] | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Iterator[Outcome]:
+        stop: Stop[Key] | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[Outcome[Key]]:
         """Train every trial; outcomes come as they end, in no order.
 
         `stop` is shown the running trials with their losses so far now and then, and says of each
@@ -172,9 +140,9 @@ class Slots:
         last called.
         """
         waiting = iter(trials)
-        again: deque[Trial] = deque()
+        again: deque[Trial[Key]] = deque()
         """Trials that a smaller stack has to start again."""
-        running: dict[int, Trial] = {}
+        running: dict[int, Trial[Key]] = {}
         curves: dict[int, list[float]] = {}
         while True:
             turn = None
@@ -206,7 +174,7 @@ class Slots:
                 progress(steps * len(running))
             ended: dict[int, str] = {}
             for slot, trial in running.items():
-                if _diverged(curves[slot]):
+                if diverged(curves[slot]):
                     ended[slot] = "diverged"
                 elif len(curves[slot]) == trial.steps:
                     ended[slot] = "ok"
@@ -217,11 +185,11 @@ class Slots:
             for slot, status in ended.items():
                 losses, trial = curves.pop(slot), running.pop(slot)
                 if status == "diverged":
-                    losses = losses[: _first_bad(losses)]
+                    losses = losses[: first_bad(losses)]
                 yield Outcome(trial=trial, status=status, losses=losses, valid_loss=valid.get(slot))
 
     def _turn(
-        self, running: dict[int, Trial], curves: dict[int, list[float]]
+        self, running: dict[int, Trial[Key]], curves: dict[int, list[float]]
     ) -> tuple[int, dict[int, float]]:
         """Some steps of all, added to their curves: how many, and losses of those that are done."""
         # To where the next trial ends, so that its slot is not idle for a step.
@@ -231,10 +199,10 @@ class Slots:
         for slot, losses in curves.items():
             losses += recent[slot]
         whole = [slot for slot, trial in running.items() if len(curves[slot]) == trial.steps]
-        return steps, self._evaluate([slot for slot in whole if not _diverged(curves[slot])])
+        return steps, self._evaluate([slot for slot in whole if not diverged(curves[slot])])
 
     @torch.no_grad()
-    def fill(self, slot: int, trial: Trial) -> None:
+    def fill(self, slot: int, trial: Trial[Key]) -> None:
         """Start a trial in a slot: its weights, zero moments, values, schedule and data order."""
         plan = trial.plan
         if [t.name for t in plan.tensors] != self._names:
@@ -263,8 +231,7 @@ class Slots:
                 self._buffers[name][slot] = torch.tensor(value, dtype=torch.float64)
         schedule = [plan.recipe.schedule(step, trial.steps) for step in range(trial.steps)]
         self._schedule[slot, : trial.steps] = torch.tensor(schedule, dtype=torch.float64)
-        order = Batches(self._data, self._sequences, trial.seed).order(trial.steps)
-        self._order[slot, : trial.steps] = torch.from_numpy(order)
+        self._feed.fill(slot, trial.seed, trial.steps)
         self._step[slot] = 0
 
     def prepare(self) -> None:
@@ -287,6 +254,7 @@ class Slots:
 
     def train_step(self) -> Tensor:
         """One step of every slot, and its losses; nothing here waits for the device."""
+        self._feed.load()
         if self._graph is None:
             return self._advance()
         self._graph.replay()
@@ -295,8 +263,7 @@ class Slots:
     def _advance(self) -> Tensor:
         # A slot without a trial goes on with stale values: what it computes is never read.
         step = self._step.clamp(max=self.max_steps - 1)
-        rows = self._rows(step)
-        loss = self._loss(self._parameters, self._buffers, rows[..., :-1], rows[..., 1:])
+        loss = self._loss(self._parameters, self._buffers, *self._feed.batch(step))
         parameters = list(self._parameters.values())
         grads = torch.autograd.grad(loss.total.sum(), parameters)
         self._update(parameters, grads, self._schedule[self._slots, step], step + 1)
@@ -318,10 +285,6 @@ class Slots:
         for state in zip(parameters, grads, self._first, self._second, factors, strict=True):
             self._adamw(*state)
 
-    def _rows(self, step: Tensor) -> Tensor:
-        """Every slot's windows of text at its own step."""
-        return self._windows[self._order[self._slots, step]].long()
-
     def _shrink(self) -> None:
         """Half the slots, after the device ran out of memory."""
         count = self.count // 2
@@ -332,28 +295,27 @@ class Slots:
         )
         self._parameters, self._buffers, self._values = {}, {}, {}
         self._first, self._second, self._graph = [], [], None
-        self._order = self._schedule = self._graph_losses = self._step
+        self._schedule = self._graph_losses = self._step
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self._stack(count)
 
     @torch.no_grad()
     def _evaluate(self, slots: list[int]) -> dict[int, float]:
-        """Validation loss of some slots, all on the same held-out windows."""
-        if not slots or self._valid is None:
+        """Loss of some slots on the same held-out examples."""
+        if not slots or not self._held_out:
             return {}
         chosen = torch.tensor(slots, device=self.device)
         parameters = {n: p[chosen] for n, p in self._parameters.items()}
         buffers = {n: b[chosen] for n, b in self._buffers.items()}
         total = torch.zeros(len(slots), device=self.device, dtype=torch.float64)
-        context = self._valid.shape[-1] - 1
-        rows_at_once = max(1, EVALUATION_TOKENS // (context * len(slots)))
-        for rows in self._valid.split(rows_at_once):
-            stacked = rows.expand(len(slots), *rows.shape)
-            inputs, targets = stacked[..., :-1], stacked[..., 1:]
-            loss = self._evaluation_loss(parameters, buffers, inputs, targets)
-            total += loss.cross_entropy * len(rows)
-        return dict(zip(slots, (total / len(self._valid)).tolist(), strict=True))
+        at_once = max(1, EVALUATION_TOKENS // (self._data.unit * len(slots)))
+        for batch, size in held_out_batches(self._data, self._held_out, at_once, self.device):
+            stacked = tuple(part.expand(len(slots), *part.shape) for part in batch)
+            loss = self._evaluation_loss(parameters, buffers, *stacked)
+            total += loss.cross_entropy * size
+        count = sum(len(rows[0]) for rows in self._held_out)
+        return dict(zip(slots, (total / count).tolist(), strict=True))
 
     def weights(self, slot: int) -> dict[str, Tensor]:
         """A slot's parameters, as they are now."""
@@ -367,28 +329,3 @@ def _adamw(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Tensor) -> None:
     m.mul_(beta1).add_((1.0 - beta1) * g)
     v.mul_(beta2).add_((1.0 - beta2) * g * g)
     p.mul_(kept).sub_(size * m / (v.sqrt() / correction + eps))
-
-
-def _on_device(data: TokenDataset, device: torch.device) -> Tensor:
-    """Every window [windows, context + 1], where the training is: reading disk costs a step."""
-    windows = torch.empty(data.windows, data.context + 1, dtype=torch.int32)
-    for start in range(0, data.windows, 65_536):
-        indices = range(start, min(data.windows, start + 65_536))
-        inputs, targets = data.take(list(indices))
-        windows[start : indices.stop, :-1] = torch.from_numpy(inputs)
-        windows[start : indices.stop, -1] = torch.from_numpy(targets[:, -1])
-    return windows.to(device)
-
-
-def _diverged(losses: list[float]) -> bool:
-    """Whether any of the latest losses, which are all that were not looked at yet, is bad."""
-    return _first_bad(losses[-CHECK_EVERY:], losses[0]) < min(len(losses), CHECK_EVERY)
-
-
-def _first_bad(losses: list[float], first: float | None = None) -> int:
-    """Index of the first loss that is divergence; the length where there is none."""
-    first = losses[0] if first is None else first
-    for index, loss in enumerate(losses):
-        if not math.isfinite(loss) or loss > DIVERGED_ABOVE * first:
-            return index
-    return len(losses)

@@ -23,14 +23,16 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from completedp.common.errors import CompletedpError
-from completedp.lm.loss import Loss, language_model_loss, plain_loss
+from completedp.lm.loss import Loss, language_model_loss
 from completedp.lm.transformer import Block, Transformer
+from completedp.tasks.data import Data
+from completedp.tasks.losses import ModelLoss, next_token_loss
+from completedp.tasks.sources import short
+from completedp.training.feeds import sample_batch
 
 Tensors = dict[str, Tensor]
-StackedLoss = Callable[[Tensors, Tensors, Tensor, Tensor], Loss]
-"""Parameters, buffers, inputs and targets, all with a leading dimension of slots, to losses."""
-ModelLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""The user's own: a model and a batch to one number."""
+StackedLoss = Callable[..., Loss]
+"""Parameters, buffers and a batch's tensors, all with a leading dimension of slots, to losses."""
 
 
 def reference_loss(
@@ -64,24 +66,47 @@ def vmapped_loss(
     _refuse(model)
     together = _WithLoss(model, loss or next_token_loss)
 
-    def one(tensors: Tensors, inputs: Tensor, targets: Tensor) -> Tensor:
-        return functional_call(together, tensors, (inputs, targets))
+    def one(tensors: Tensors, *batch: Tensor) -> Tensor:
+        return functional_call(together, tensors, batch)
 
-    def stacked(parameters: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor) -> Loss:
-        narrow = torch.autocast(inputs.device.type, autocast, enabled=autocast is not None)
+    def stacked(parameters: Tensors, buffers: Tensors, *batch: Tensor) -> Loss:
+        narrow = torch.autocast(batch[0].device.type, autocast, enabled=autocast is not None)
         with _said_plainly(), narrow, _FoldedAttention():
-            total = vmap(one)(_inside(parameters, buffers), inputs, targets)
+            total = vmap(one)(_inside(parameters, buffers), *batch)
         return Loss(total, total.detach())
 
     return _Traced(stacked) if compile else stacked
 
 
-def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of a model's logits: its output, the first of several, or called `logits`."""
-    out = model(inputs)
-    out = out["logits"] if isinstance(out, dict) else out
-    logits = getattr(out, "logits", out[0] if isinstance(out, tuple) else out)
-    return plain_loss(logits.flatten(0, -2), targets.flatten(), 0.0).total
+class CannotStackError(CompletedpError):
+    """A model that cannot train in slots, and why."""
+
+
+def probe(
+    model: nn.Module, loss: ModelLoss | None, data: Data, device: torch.device, examples: int = 2
+) -> None:
+    """Raise CannotStackError unless two slots of the model give losses and gradients."""
+    sample = sample_batch(data, examples, device)
+    batch = tuple(part.expand(2, *part.shape[1:]) for part in sample)
+
+    def stacked(tensor: Tensor) -> Tensor:
+        if tensor.is_meta:
+            return torch.zeros(2, *tensor.shape, device=device, dtype=tensor.dtype)
+        return tensor.detach().to(device).expand(2, *tensor.shape).clone()
+
+    parameters = {name: stacked(p).requires_grad_() for name, p in model.named_parameters()}
+    buffers = {name: stacked(buffer) for name, buffer in model.named_buffers()}
+    try:
+        found = vmapped_loss(model, loss)(parameters, buffers, *batch)
+        if found.total.shape != (2,):
+            raise CompletedpError(
+                f"the loss must be one number, and has shape {list(found.total.shape[1:])}"
+            )
+        torch.autograd.grad(found.total.sum(), list(parameters.values()), allow_unused=True)
+    except CompletedpError:
+        raise
+    except Exception as error:  # an operator without a rule, or one that fails alone too
+        raise CannotStackError(f"it cannot be mapped over slots ({short(error)})") from None
 
 
 def compiled(function: Callable[..., Any], *, dynamic: bool = False) -> Callable[..., Any]:
@@ -152,8 +177,8 @@ class _WithLoss(nn.Module):
         super().__init__()
         self.model, self.loss = model, loss
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self.loss(self.model, inputs, targets)
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.loss(self.model, *batch)
 
 
 class _FoldedAttention(TorchFunctionMode):
@@ -178,7 +203,7 @@ def _attention_arguments(
     enable_gqa: bool = False,
 ) -> tuple[Any, ...]:
     if dropout_p > 0:
-        raise CompletedpError(
+        raise CannotStackError(
             f"attention with dropout_p = {dropout_p:g} cannot train in slots: set it to 0"
         )
     return query, key, value, attn_mask, is_causal, scale, enable_gqa
@@ -221,12 +246,12 @@ def _refuse(model: nn.Module) -> None:
     for name, module in model.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
         if isinstance(module, _DropoutNd) and module.training and module.p > 0:
-            raise CompletedpError(
+            raise CannotStackError(
                 f"{where} drops units at random, and a slot has to train as it would alone: "
                 "set its p to 0"
             )
         if isinstance(module, _BatchNorm):
-            raise CompletedpError(
+            raise CannotStackError(
                 f"{where} keeps statistics of its batches, which slots cannot: "
                 "use a layer or group norm"
             )
@@ -240,12 +265,12 @@ def _said_plainly() -> Iterator[None]:
     except RuntimeError as error:
         message = str(error)
         if "randomness" in message:
-            raise CompletedpError(
+            raise CannotStackError(
                 "the model draws random numbers in its forward pass (dropout, noise): slots need "
                 "one without"
             ) from None
         if "data-dependent control flow" in message or ".item()" in message:
-            raise CompletedpError(
+            raise CannotStackError(
                 "the model's forward pass branches on the values of tensors (if, while, .item()): "
                 "slots run one program for all, so write the branch with torch.where"
             ) from None

@@ -1,0 +1,61 @@
+"""The reference model at any scale: a `make(scale)` like a user's own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+import torch
+
+from completedp.apply.plan import Plan, plan
+from completedp.lm.shape import Shape
+from completedp.lm.transformer import ModelConfig, Transformer
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+
+DEFAULT_HEAD_DIM = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceModel:
+    """Called with a scale, it gives the reference transformer of that width and depth."""
+
+    vocab: int
+    shape: Shape = field(default_factory=Shape)
+    head_dim: int | None = None
+    """The recipe's, if any: the shape's own comes first."""
+
+    def config(self, scale: Scale) -> ModelConfig:
+        """The model's shape at a scale."""
+        fixed = asdict(self.shape)
+        sizes = (fixed.pop("head_dim"), self.head_dim, DEFAULT_HEAD_DIM)
+        head_dim = next(size for size in sizes if size is not None)
+        return ModelConfig(
+            vocab=self.vocab, width=scale.width, depth=scale.depth, head_dim=head_dim, **fixed
+        )
+
+    def __call__(self, scale: Scale, compute_dtype: torch.dtype | None = None) -> Transformer:
+        return Transformer(self.config(scale), compute_dtype)
+
+
+def meta_model(config: ModelConfig, compute_dtype: torch.dtype | None = None) -> Transformer:
+    """A reference model with shapes and no memory."""
+    with torch.device("meta"):
+        return Transformer(config, compute_dtype)
+
+
+def planned_model(
+    config: ModelConfig,
+    recipe: Recipe,
+    target: Scale,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Transformer, Plan]:
+    """A model on a device, initialised, with its plan. Weights are never kept below float32."""
+    weights = torch.promote_types(dtype, torch.float32)
+    model = meta_model(config, dtype if dtype != weights else None).to(weights)
+    planned = plan(model, recipe, target)  # mistakes cost nothing yet
+    model.to_empty(device=device)
+    planned.initialise(seed)
+    return model, planned

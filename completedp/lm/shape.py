@@ -1,0 +1,33 @@
+"""The reference model's shape: what does not grow with its scale. No torch: `--help` is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from completedp.common.checks import check_number
+from completedp.common.errors import CompletedpError
+
+MLPS = ("gelu", "swiglu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The parts of a reference model's shape that are the same at every scale."""
+
+    head_dim: int | None = None
+    """Size of an attention head; the recipe's if not given, else 64."""
+    mlp: str = "gelu"
+    """Feed-forward: gelu (two matrices) or swiglu (three)."""
+    mlp_ratio: float = 4.0
+    """Feed-forward width over width."""
+    qk_norm: bool = True
+    """Normalise queries and keys, head by head."""
+    bias: bool = False
+    """Biases on the linear layers of the blocks."""
+    output_bias: bool = False
+    """A bias on the logits."""
+
+    def __post_init__(self) -> None:
+        check_number("mlp_ratio", self.mlp_ratio, low=1e-3, high=1e3)
+        if self.mlp not in MLPS:
+            raise CompletedpError(f"unknown mlp {self.mlp!r}: choose from {', '.join(MLPS)}")

@@ -1,0 +1,47 @@
+"""What a task is made of, as the command line gives it. Plain values: no torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from completedp.common.checks import check_number, check_path
+from completedp.lm.shape import Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The parts of a task that are a user's own: data, model, loss."""
+
+    data: str
+    """Folder of tokens, made by `completedp data`; or module:function that gives your own data."""
+    model: str | None = None
+    """module:function of your own that makes the model at a scale, or hf:OWNER/NAME, hf:FOLDER;
+    the reference model if not given."""
+    loss: str | None = None
+    """module:function of a model and a batch; next-token cross-entropy if not given."""
+
+    def __post_init__(self) -> None:
+        check_path("data", self.data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(Sources):
+    """A task: what is trained, on what, judged how."""
+
+    override: tuple[str, ...] = ()
+    """REGEX=TYPE: tensors of your model whose names match are of that module type."""
+    context: int | None = None
+    """Tokens per sequence: 256 for text; 1 for your own data, whose batch is then in examples."""
+    z_loss: float = 1e-4
+    """Weight of the z-loss."""
+    eval_sequences: int = 256
+    """Validation sequences, or examples, the same ones every time."""
+    shape: Shape = field(default_factory=Shape)
+    """The reference model's shape."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.context is not None:
+            check_number("context", self.context, low=1)
+        check_number("eval_sequences", self.eval_sequences, low=1)
+        check_number("z_loss", self.z_loss, low=0)

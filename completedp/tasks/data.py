@@ -1,0 +1,295 @@
+"""Data: what a task learns from and is judged on.
+
+Two kinds. *Examples* are finite and in reach: a folder of tokens, a torch Dataset, tensors. Their
+order is a pure function of a seed and a step. *Streams* are batches from an iterable that the user
+makes for each seed. Both give batches as tuples of tensors, which the loss takes after the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from completedp.common.errors import CompletedpError
+from completedp.lm.batches import TokenDataset, permute
+from completedp.lm.tokens import Manifest
+
+Batch = tuple[Tensor, ...]
+"""What a loss takes after the model."""
+DEFAULT_CONTEXT = 256
+_AT_ONCE = 65_536
+
+
+class Examples(Protocol):
+    """Rows that can be counted and picked."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """The rows of these examples, on the CPU."""
+        ...
+
+    def batch(self, rows: Batch) -> Batch:
+        """Rows, with any leading dimensions, as the loss takes them."""
+        ...
+
+
+class Tokens:
+    """Windows of text from a folder of tokens: inputs, and targets one token on."""
+
+    def __init__(self, dataset: TokenDataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return self.dataset.windows
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """Windows of context + 1 tokens."""
+        inputs, targets = self.dataset.take(indices)
+        windows = np.concatenate([inputs, targets[:, -1:]], axis=1)
+        return (torch.from_numpy(windows.astype(np.int32)),)
+
+    def batch(self, rows: Batch) -> Batch:
+        """Inputs and targets."""
+        windows = rows[0].long()
+        return windows[..., :-1], windows[..., 1:]
+
+
+class Tensors:
+    """Examples that are rows of tensors, such as images and labels."""
+
+    def __init__(self, tensors: Batch) -> None:
+        self.tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """Rows of every tensor."""
+        chosen = torch.from_numpy(np.asarray(indices, np.int64))
+        return tuple(tensor[chosen] for tensor in self.tensors)
+
+    def batch(self, rows: Batch) -> Batch:
+        """As they are."""
+        return rows
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches from the user's iterable, another one for each seed."""
+
+    batches: Callable[[str, int, int], Iterable[Any]]
+    split: str
+
+    def iterate(self, examples: int, seed: int) -> Iterator[Batch]:
+        """Batches of so many examples, the same for the same seed."""
+        for batch in self.batches(self.split, examples, seed):
+            yield as_batch(batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What a task trains on and what it is judged on."""
+
+    train: Examples | Stream
+    valid: Examples | Stream
+    unit: int
+    """What an example counts for in a scale's batch and tokens: its tokens, or 1."""
+    digest: str
+    """Equal for equal contents."""
+    name: str
+    """For people."""
+    manifest: Manifest | None = None
+    """Of a folder of tokens."""
+
+    @property
+    def vocab(self) -> int | None:
+        """How many tokens there are, of text."""
+        return None if self.manifest is None else self.manifest.vocab
+
+    def examples(self, batch: int) -> int:
+        """Examples in a batch of so many tokens."""
+        if batch % self.unit:
+            raise CompletedpError(
+                f"batch of {batch} tokens is not a whole number of sequences of {self.unit} "
+                "tokens (context)"
+            )
+        return batch // self.unit
+
+    def evaluation(self, examples: int) -> list[Batch]:
+        """The rows that every evaluation takes: spread evenly over the held-out examples."""
+        if isinstance(self.valid, Stream):
+            return _first_batches(self.valid, examples)
+        count = min(examples, len(self.valid))
+        return [self.valid.take(np.arange(count) * len(self.valid) // count)]
+
+
+class Order:
+    """The order in which training visits examples: a pure function of seed and step.
+
+    One epoch after another, each a pseudo-random permutation of all examples. Nothing is stored, so
+    resuming needs the step alone.
+    """
+
+    def __init__(self, examples: Examples, size: int, seed: int) -> None:
+        self._count, self._size, self._seed = len(examples), size, seed
+
+    def steps(self, start: int, stop: int) -> np.ndarray:
+        """The examples of some steps, [stop - start, size]."""
+        places = np.arange(start * self._size, stop * self._size, dtype=np.int64)
+        epochs, within = np.divmod(places, self._count)
+        return permute(within, self._count, self._seed, epochs).reshape(-1, self._size)
+
+
+def make_data(source: Any, context: int | None = None) -> Data:
+    """Data from a folder of tokens, tensors, or a function of the user's own.
+
+    A function of a split (`train` or `valid`) gives a torch Dataset or a tuple of tensors. A
+    function of a split, a number of examples and a seed gives an iterable of batches.
+    """
+    if isinstance(source, Data):
+        return source
+    if isinstance(source, str | Path):
+        return _from_folder(str(source), context or DEFAULT_CONTEXT)
+    if isinstance(source, Mapping):
+        source = _by_split(source)
+    if not callable(source):
+        raise CompletedpError(
+            f"data is a {type(source).__name__}: give a folder of tokens, a mapping of train and "
+            "valid to datasets, or a function of the split"
+        )
+    unit, name = context or 1, getattr(source, "__qualname__", type(source).__name__)
+    if len(signature(source).parameters) >= 3:
+        streams = [Stream(source, split) for split in ("train", "valid")]
+        first = [_first_batches(stream, 1)[0] for stream in streams]
+        return Data(train=streams[0], valid=streams[1], unit=unit, digest=_digest(first), name=name)
+    tensors = [_materialised(source(split), split) for split in ("train", "valid")]
+    train, valid = (Tensors(each) for each in tensors)
+    return Data(train=train, valid=valid, unit=unit, digest=_digest(tensors), name=name)
+
+
+def as_batch(batch: Any) -> Batch:
+    """A batch as a tuple of tensors."""
+    parts = batch if isinstance(batch, tuple | list) else (batch,)
+    if isinstance(batch, Mapping):
+        parts = tuple(batch.values())
+    if not all(isinstance(part, Tensor | np.ndarray) for part in parts) or not parts:
+        raise CompletedpError(
+            f"a batch of the data is a {type(batch).__name__} of "
+            f"{', '.join(type(part).__name__ for part in parts) or 'nothing'}: it must be a tensor "
+            "or a tuple of tensors, each with the examples as its first dimension"
+        )
+    return tuple(torch.as_tensor(part) for part in parts)
+
+
+def on_device(examples: Examples, device: torch.device) -> Batch:
+    """All rows where the training is: reading them step by step costs as much as a step."""
+    count = len(examples)
+    first = examples.take(np.arange(min(1, count)))
+    whole = tuple(torch.empty(count, *row.shape[1:], dtype=row.dtype) for row in first)
+    for start in range(0, count, _AT_ONCE):
+        indices = np.arange(start, min(count, start + _AT_ONCE))
+        for tensor, rows in zip(whole, examples.take(indices), strict=True):
+            tensor[start : start + len(indices)] = rows
+    return tuple(tensor.to(device) for tensor in whole)
+
+
+def held_out_batches(
+    data: Data, held_out: list[Batch], at_once: int, device: torch.device
+) -> Iterator[tuple[Batch, int]]:
+    """Held-out rows in batches of at most so many examples, each with its number of examples."""
+    for rows in held_out:
+        for start in range(0, len(rows[0]), at_once):
+            part = tuple(column[start : start + at_once].to(device) for column in rows)
+            batch = part if isinstance(data.valid, Stream) else data.valid.batch(part)
+            yield batch, len(part[0])
+
+
+def _from_folder(folder: str, context: int) -> Data:
+    train, valid = (TokenDataset(folder, split, context) for split in ("train", "valid"))
+    return Data(
+        train=Tokens(train),
+        valid=Tokens(valid),
+        unit=context,
+        digest=train.manifest.digest(),
+        name=folder,
+        manifest=train.manifest,
+    )
+
+
+def _by_split(splits: Mapping[str, Any]) -> Callable[[str], Any]:
+    if set(splits) != {"train", "valid"}:
+        raise CompletedpError(
+            f"data has {', '.join(map(str, splits)) or 'no splits'}: it must map train and valid"
+        )
+    return lambda split: splits[split]
+
+
+def _materialised(dataset: Any, split: str) -> Batch:
+    """A dataset as tensors, one row an example."""
+    if isinstance(dataset, tuple | list) and all(isinstance(x, Tensor) for x in dataset):
+        tensors = tuple(dataset)
+    elif isinstance(dataset, Tensor):
+        tensors = (dataset,)
+    else:
+        try:
+            rows = [dataset[index] for index in range(len(dataset))]
+        except TypeError:
+            raise CompletedpError(
+                f"data for {split!r} is a {type(dataset).__name__}: give a torch Dataset with "
+                "a length, or a tuple of tensors"
+            ) from None
+        tensors = _stacked(rows, split)
+    lengths = {len(tensor) for tensor in tensors}
+    if len(lengths) != 1 or not tensors or 0 in lengths:
+        raise CompletedpError(
+            f"data for {split!r} has tensors of {sorted(lengths)} rows: they must have one number "
+            "of examples, at least 1"
+        )
+    return tensors
+
+
+def _stacked(rows: list[Any], split: str) -> Batch:
+    if not rows:
+        raise CompletedpError(f"data for {split!r} has no examples")
+    parts = [tuple(row.values()) if isinstance(row, Mapping) else row for row in rows]
+    parts = [part if isinstance(part, tuple | list) else (part,) for part in parts]
+    try:
+        columns = zip(*parts, strict=True)
+        return tuple(
+            torch.stack([torch.as_tensor(value) for value in column]) for column in columns
+        )
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise CompletedpError(
+            f"the examples of {split!r} do not stack into tensors: {' '.join(str(error).split())}"
+        ) from None
+
+
+def _first_batches(stream: Stream, examples: int) -> list[Batch]:
+    """Batches of a stream's first seed until there are so many examples."""
+    found: list[Batch] = []
+    for batch in stream.iterate(examples, 0):
+        found.append(batch)
+        if sum(len(each[0]) for each in found) >= examples:
+            return found
+    if not found:
+        raise CompletedpError(f"the data for {stream.split!r} gave no batch")
+    return found
+
+
+def _digest(parts: Iterable[Batch]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        for tensor in part:
+            digest.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
+            plain = tensor.detach().contiguous().cpu()
+            digest.update(memoryview(cast(Any, plain.view(-1).view(torch.uint8).numpy())))
+    return digest.hexdigest()

@@ -1,0 +1,175 @@
+"""Models, losses and data by name: `module:function`, or a Hugging Face config."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from completedp.common.errors import CompletedpError
+from completedp.theory.scale import Scale
+
+
+def maker_from(source: str, vocab: int | None = None) -> Callable[[Scale], nn.Module]:
+    """`make(scale)` by name: `hf:OWNER/NAME`, `hf:FOLDER` or `module:function`.
+
+    A Hugging Face config is scaled to the width and depth asked for, with `vocab` tokens if given;
+    code that comes with it is never run.
+    """
+    if source.startswith("hf:"):
+        return HuggingFace(source, _config(source.removeprefix("hf:")), vocab)
+    return function_from(source, "model", "hf:OWNER/NAME, hf:FOLDER or module:function")
+
+
+def model_from(source: str, scale: Scale | None = None) -> nn.Module:
+    """A model on the meta device: a Hugging Face config as it is, or what a function gives.
+
+    The function may take a scale, or nothing where its model has one size.
+    """
+    maker = maker_from(source)
+    with torch.device("meta"):
+        if isinstance(maker, HuggingFace) and scale is None:
+            return maker.as_configured()
+        takes_none = not isinstance(maker, HuggingFace) and not inspect.signature(maker).parameters
+        if scale is None and not takes_none:
+            raise CompletedpError(f"model {source[:200]!r} takes a scale: give --width and --depth")
+        try:
+            model = maker() if takes_none else maker(scale)  # type: ignore[call-arg, arg-type]
+        except CompletedpError as error:
+            raise CompletedpError(f"model {source[:200]!r}: {error}") from None
+        except (Exception, SystemExit) as error:  # the user's own code may fail in any way
+            raise CompletedpError(f"model {source[:200]!r}: {short(error)}") from None
+    if not isinstance(model, nn.Module):
+        raise CompletedpError(
+            f"model {source!r} gave a {type(model).__name__}, not a torch.nn.Module"
+        )
+    return model
+
+
+def function_from(source: str, what: str, forms: str = "module:function") -> Callable[..., Any]:
+    """The function that `module:function` names; modules are looked for here first."""
+    name, colon, function = source.partition(":")
+    if name == "hf" or not (name and colon and function):
+        raise CompletedpError(f"{what} {source[:200]!r} must be {forms}")
+    path = sys.path
+    sys.path = [str(Path.cwd()), *path]
+    try:
+        found = getattr(importlib.import_module(name), function, None)
+    except (Exception, SystemExit) as error:  # the user's own code may fail in any way
+        raise CompletedpError(f"{what} {source[:200]!r}: {short(error)}") from None
+    finally:
+        sys.path = path
+    if not callable(found):
+        raise CompletedpError(f"{what} {source[:200]!r}: {name} has no function {function!r}")
+    return found
+
+
+def name_of(function: Any) -> str:
+    """`module:function`, as it would be given on the command line."""
+    if isinstance(function, HuggingFace):
+        return function.source
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def short(error: BaseException) -> str:
+    """One line of an error that is not ours."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+
+
+def overrides_from(pairs: tuple[str, ...]) -> dict[str, str]:
+    """REGEX=TYPE, of which the expression may hold an equals sign itself."""
+    found = {}
+    for pair in pairs:
+        pattern, equals, module_type = pair.rpartition("=")
+        if not equals:
+            raise CompletedpError(f"override {pair!r} must be REGEX=TYPE")
+        found[pattern] = module_type
+    return found
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    """A causal language model of transformers, at any width and depth."""
+
+    source: str
+    config: Any
+    vocab: int | None = None
+
+    def as_configured(self) -> nn.Module:
+        """The model as its config says, drawn on the current device."""
+        return self._model(self.config)
+
+    def __call__(self, scale: Scale) -> nn.Module:
+        return self._model(self.scaled(scale))
+
+    def scaled(self, scale: Scale) -> Any:
+        """The config with another width and depth: more heads of the same size, more blocks."""
+        config = copy.deepcopy(self.config)
+        old = config.get_text_config()
+        ratio = scale.width / old.hidden_size
+        sizes = {"hidden_size": scale.width, "num_hidden_layers": scale.depth}
+        for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+            size = getattr(old, name, None)
+            if isinstance(size, int):
+                sizes[name] = self._times(name, size, ratio)
+        if isinstance(getattr(old, "head_dim", None), int):
+            sizes["head_dim"] = old.head_dim
+        if self.vocab is not None:
+            sizes["vocab_size"] = self.vocab
+        layers = getattr(old, "layer_types", None)
+        for name, value in sizes.items():
+            setattr(old, name, value)
+        if isinstance(layers, list):  # of a period that the deeper model repeats
+            old.layer_types = [layers[i % len(layers)] for i in range(scale.depth)]
+        if self.vocab is not None:
+            for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+                token = getattr(old, name, None)
+                if isinstance(token, int) and token >= self.vocab:
+                    setattr(old, name, None)
+        return config
+
+    def _times(self, name: str, size: int, ratio: float) -> int:
+        scaled = size * ratio
+        if name == "intermediate_size":
+            return max(1, round(scaled))
+        if scaled < 1 or scaled != int(scaled):
+            raise CompletedpError(
+                f"{self.source}: {name} = {size} times {ratio:g} is not a whole number of heads: "
+                f"choose a width that is a multiple of {self._step()}"
+            )
+        return int(scaled)
+
+    def _step(self) -> int:
+        text = self.config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        return text.hidden_size // heads
+
+    def _model(self, config: Any) -> nn.Module:
+        from transformers import AutoModelForCausalLM
+
+        try:
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        except Exception as error:  # of the config, or of what is in it
+            raise CompletedpError(f"no model {self.source[:200]!r}: {short(error)}") from None
+
+
+def _config(name: str) -> Any:
+    try:
+        from transformers import AutoConfig
+    except ImportError:
+        raise CompletedpError('hf: needs transformers: pip install "completedp[hf]"') from None
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise CompletedpError(f"no folder {name[:200]!r} with a config.json")
+    try:
+        return AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=False)
+    except Exception as error:  # of the hub or of the file
+        raise CompletedpError(f"no model 'hf:{name[:200]}': {short(error)}") from None

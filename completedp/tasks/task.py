@@ -1,0 +1,230 @@
+"""Task: the model at a scale, its loss, and its data. What every verb that trains is given.
+
+The reference model is one `make(scale)`, a user's function another, a Hugging Face config a third;
+nothing below this file asks which. A loss of the user's own takes the model and the tensors of a
+batch, and gives one number; without one it is next-token cross-entropy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from completedp.apply.classify import classify
+from completedp.apply.plan import Plan, plan
+from completedp.common.errors import CompletedpError
+from completedp.lm.loss import Loss
+from completedp.lm.reference import ReferenceModel
+from completedp.lm.shape import Shape
+from completedp.lm.transformer import Transformer
+from completedp.tasks.config import Sources, TaskConfig
+from completedp.tasks.data import Data, make_data
+from completedp.tasks.losses import ModelLoss, next_token_loss, transformer_loss
+from completedp.tasks.sources import function_from, maker_from, name_of, overrides_from, short
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+
+MakeModel = Callable[[Scale], nn.Module]
+"""The model at a scale."""
+BatchLoss = Callable[..., Loss]
+"""The tensors of a batch to the losses of one model."""
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is trained: a model for every scale, a loss, and data."""
+
+    make: MakeModel
+    data: Data
+    loss: ModelLoss | None = None
+    """None is next-token cross-entropy of the logits."""
+    z_loss: float = 0.0
+    """Weight of the z-loss, of the reference model alone."""
+    eval_examples: int = 256
+    """Held-out examples that a model is judged on."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Module types by regular expression, for tensors that cannot be told by structure."""
+
+    @property
+    def name(self) -> str:
+        """The model's, for people and for comparing."""
+        return REFERENCE if isinstance(self.make, ReferenceModel) else name_of(self.make)
+
+    def model(self, scale: Scale, dtype: torch.dtype | None = None) -> nn.Module:
+        """The model at a scale, without memory for its parameters.
+
+        `dtype` is the type of its matrix products, where the model itself takes care of that;
+        others run under autocast (`batch_loss`).
+        """
+        if isinstance(self.make, ReferenceModel):
+            with torch.device("meta"):
+                return self.make(scale, dtype)
+        try:
+            made = self.make(scale)
+        except CompletedpError:
+            raise
+        except Exception as error:  # the user's own code may fail in any way
+            raise CompletedpError(f"{self.name} failed at {scale}: {short(error)}") from error
+        if not isinstance(made, nn.Module):
+            raise CompletedpError(
+                f"{self.name} gave a {type(made).__name__} at {scale}, not a torch.nn.Module"
+            )
+        return without_weights(made)
+
+    def plan(self, recipe: Recipe, scale: Scale, model: nn.Module | None = None) -> Plan:
+        """A recipe carried to a scale, for the model there."""
+        made = self.model(scale) if model is None else model
+        return plan(made, recipe, scale, overrides=self.overrides)
+
+    def recipe(self, base: Scale, **values: Any) -> Recipe:
+        """A recipe of global values for the model at a base scale."""
+        return Recipe.for_model(self.model(base), base, overrides=dict(self.overrides), **values)
+
+    def types(self, scale: Scale) -> tuple[str, ...]:
+        """The module types of the model."""
+        tensors = classify(self.model(scale), self.overrides)
+        return tuple(dict.fromkeys(tensor.type for tensor in tensors))
+
+    def batch_loss(
+        self, model: nn.Module, dtype: torch.dtype = torch.float32, *, compile: bool = False
+    ) -> BatchLoss:
+        """The loss of one model, in matrix products of a type."""
+        if isinstance(model, Transformer) and self.loss is None:
+            whole = torch.compile(transformer_loss, dynamic=False) if compile else transformer_loss
+            return partial(whole, model, z_loss=self.z_loss)
+        own = self.loss or next_token_loss
+        own = torch.compile(own, dynamic=False) if compile else own
+        narrow = dtype in (torch.bfloat16, torch.float16)
+
+        def loss(*batch: torch.Tensor) -> Loss:
+            with torch.autocast(batch[0].device.type, dtype if narrow else None, enabled=narrow):
+                total = own(model, *batch)
+            if not isinstance(total, torch.Tensor) or total.dim() != 0:
+                found = tuple(total.shape) if isinstance(total, torch.Tensor) else total
+                raise CompletedpError(f"the loss must be one number, and is {found!r:.60}")
+            return Loss(total, total.detach())
+
+        return loss
+
+    def identity(self, base: Scale) -> dict[str, Any]:
+        """What a trial's outcome depends on besides its values, as plain JSON."""
+        model = self.model(base)
+        shapes = repr([(name, tuple(p.shape)) for name, p in model.named_parameters()])
+        digest = hashlib.blake2b(shapes.encode(), digest_size=16).hexdigest()
+        return {
+            "model": self.name,
+            "shape": asdict(self.make.shape) if isinstance(self.make, ReferenceModel) else None,
+            "parameters": digest,
+            "loss": None if self.loss is None else name_of(self.loss),
+            "data": self.data.digest,
+            "unit": self.data.unit,
+            "z_loss": self.z_loss,
+            "eval_examples": self.eval_examples,
+            "overrides": dict(self.overrides),
+        }
+
+
+def make_task(
+    model: MakeModel | str | None,
+    data: Any,
+    *,
+    loss: ModelLoss | str | None = None,
+    context: int | None = None,
+    shape: Shape | None = None,
+    head_dim: int | None = None,
+    z_loss: float = 0.0,
+    eval_examples: int = 256,
+    overrides: Mapping[str, str] | None = None,
+) -> Task:
+    """A task from what a user gives: functions, or their names on the command line.
+
+    Without a model it is the reference model, of the shape given, for a folder of tokens.
+    """
+    if isinstance(data, str) and ":" in data:
+        data = function_from(data, "data")
+    made = make_data(data, context)
+    if model is None:
+        if made.vocab is None:
+            raise CompletedpError(
+                f"the reference model reads a folder of tokens, and the data is {made.name}: give "
+                "a model of your own"
+            )
+        maker: Any = ReferenceModel(vocab=made.vocab, shape=shape or Shape(), head_dim=head_dim)
+    else:
+        maker = maker_from(model, made.vocab) if isinstance(model, str) else model
+    if isinstance(loss, str):
+        loss = function_from(loss, "loss")
+    if not callable(maker):
+        raise CompletedpError(f"the model is a {type(maker).__name__}: give a function of a scale")
+    return Task(
+        make=maker,
+        data=made,
+        loss=loss,
+        z_loss=z_loss,
+        eval_examples=eval_examples,
+        overrides=dict(overrides or {}),
+    )
+
+
+def task_from(config: TaskConfig, head_dim: int | None = None) -> Task:
+    """The task that a config names; `head_dim` is the recipe's, if any."""
+    return make_task(
+        config.model,
+        config.data,
+        loss=config.loss,
+        context=config.context,
+        shape=config.shape,
+        head_dim=head_dim,
+        z_loss=config.z_loss,
+        eval_examples=config.eval_sequences,
+        overrides=overrides_from(config.override),
+    )
+
+
+def same_task(sources: Sources, identity: Mapping[str, Any], head_dim: int | None) -> Task:
+    """The task of a study, from what a worker was given and what the study says of the rest."""
+    shape = identity["shape"]
+    return make_task(
+        sources.model,
+        sources.data,
+        loss=sources.loss,
+        context=identity["unit"],
+        shape=None if shape is None else Shape(**shape),
+        head_dim=head_dim,
+        z_loss=identity["z_loss"],
+        eval_examples=identity["eval_examples"],
+        overrides=identity["overrides"],
+    )
+
+
+def without_weights(model: nn.Module) -> nn.Module:
+    """The model with its parameters on the meta device; buffers, which no plan draws, stay."""
+    replaced: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter not in replaced:
+                meta = torch.empty_like(parameter, device="meta")
+                replaced[parameter] = nn.Parameter(meta, parameter.requires_grad)
+            module._parameters[name] = replaced[parameter]
+    return model
+
+
+def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:
+    """A model without weights on a device, its parameters still to be drawn, its buffers kept."""
+    kept = [
+        (module, name, buffer)
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if not buffer.is_meta
+    ]
+    model.to_empty(device=device)
+    for module, name, buffer in kept:
+        module._buffers[name] = buffer.to(device)
+    return model

@@ -1,0 +1,27 @@
+"""Where a model trains, and in which type its matrix products are."""
+
+from __future__ import annotations
+
+import torch
+
+from completedp.common.errors import CompletedpError
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).cpu()  # which meta tensors cannot
+    except Exception as error:  # each backend fails in its own way when it is not there
+        reason = str(error).splitlines()[0]
+        raise CompletedpError(f"device {name!r} cannot be used: {reason}") from None
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU, float32 elsewhere."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return getattr(torch, name)

@@ -1,0 +1,114 @@
+"""Runner: the one way in which trials are trained, whatever asks for them.
+
+Searches, sweeps, ladders, figures and the quickstart hand it trials of a task at a scale. It trains
+them in slots, or one at a time where the model allows no slots, and keeps the stacks of the last
+few scales, since compiling one takes longer than many a trial.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from completedp.common.checks import check_number
+from completedp.lm.reference import ReferenceModel
+from completedp.tasks.task import Task
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+from completedp.training.devices import choose_device, choose_dtype
+from completedp.training.sequential import OneAtATime
+from completedp.training.slots import Slots
+from completedp.training.stacked import CannotStackError, probe
+from completedp.training.trials import Key, Outcome, Progress, Stack, Stop, Trial
+
+_KEPT = 3
+"""Stacks of scales that may come back."""
+
+
+class Runner:
+    """A task's trials on this machine."""
+
+    def __init__(
+        self, task: Task, *, slots: int | None = None, device: str = "auto", compile: bool = True
+    ) -> None:
+        if slots is not None:
+            check_number("slots", slots, low=1)
+        self.task, self._slots, self._compile = task, slots, compile
+        self.device = choose_device(device)
+        self._dtype = choose_dtype("auto", self.device)
+        self._stacks: dict[tuple[Scale, int | None], Stack] = {}
+        self._why_not: str | None = None
+        """What keeps the model out of slots; empty where nothing does."""
+
+    def trial(self, recipe: Recipe, scale: Scale, seed: int, key: Key) -> Trial[Key]:
+        """A recipe carried to a scale, as something to train."""
+        self.task.data.examples(scale.batch)
+        planned = self.task.plan(recipe, scale)
+        return Trial(plan=planned, seed=seed, steps=scale.steps, key=key)
+
+    def run(
+        self,
+        trials: Iterable[Trial[Key]],
+        scale: Scale,
+        *,
+        count: int | None = None,
+        stop: Stop[Key] | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[Outcome[Key]]:
+        """Train trials of one scale; outcomes come as they end. `count` is how many are known."""
+        return self.stack(scale, count).run(trials, stop=stop, progress=progress)
+
+    def stack(self, scale: Scale, trials: int | None = None) -> Stack:
+        """Where trials of a scale train: slots, with room for `trials` if so many are known."""
+        count = self._slots if trials is None or self._slots is None else min(self._slots, trials)
+        known = count if count is not None else trials
+        if (scale, known) not in self._stacks:
+            while len(self._stacks) >= _KEPT:
+                del self._stacks[next(iter(self._stacks))]
+            self._stacks[scale, known] = self._make(scale, count, trials)
+        # The last one asked for is the last to go.
+        self._stacks[scale, known] = self._stacks.pop((scale, known))
+        return self._stacks[scale, known]
+
+    def _make(self, scale: Scale, count: int | None, trials: int | None) -> Stack:
+        if self._why_not is None:
+            self._why_not = self._probe(scale)
+            if self._why_not:
+                warnings.warn(
+                    f"{self.task.name} trains one trial at a time: {self._why_not}", stacklevel=4
+                )
+        if self._why_not:
+            return OneAtATime(
+                self.task, scale, device=self.device, dtype=self._dtype, why=self._why_not
+            )
+        task, narrow = self.task, None if self._dtype == torch.float32 else self._dtype
+        return Slots(
+            task.model(scale, narrow),
+            task.data,
+            examples=task.data.examples(scale.batch),
+            max_steps=scale.steps,
+            count=count,
+            device=self.device,
+            loss=task.loss,
+            autocast=narrow,
+            z_loss=task.z_loss,
+            eval_examples=task.eval_examples,
+            compile=self._compile,
+            trials=trials,
+        )
+
+    def _probe(self, scale: Scale) -> str:
+        """Why the model cannot train in slots; empty where it can."""
+        if isinstance(self.task.make, ReferenceModel) and self.task.loss is None:
+            return ""
+        model = self.task.model(scale)
+        planned = self.task.plan(self.task.recipe(scale), scale, model)
+        if "hook" in planned.ways.values():
+            return "its residual multipliers are carried by hooks, which all slots would share"
+        try:
+            probe(model, self.task.loss, self.task.data, self.device)
+        except CannotStackError as error:
+            return str(error)
+        return ""

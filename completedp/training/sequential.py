@@ -1,0 +1,128 @@
+"""One trial at a time, for models that cannot share one program with others.
+
+What keeps a model out of slots: randomness in its forward pass, control flow that depends on
+values, statistics of batches, multipliers by hooks, or an operator without a rule for vmap. Such a
+model trains as its user would train it, with plain steps, or as one recorded CUDA graph where the
+device and the model allow that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from completedp.apply.optimise import set_learning_rates
+from completedp.lm.loss import Loss
+from completedp.tasks.data import Batch, Order, Stream, held_out_batches
+from completedp.tasks.task import Task, give_memory
+from completedp.theory.scale import Scale
+from completedp.training.trials import (
+    CHECK_EVERY,
+    EVALUATION_TOKENS,
+    Key,
+    Outcome,
+    Progress,
+    Stop,
+    Trial,
+    diverged,
+    first_bad,
+)
+
+
+class OneAtATime:
+    """A stack of one slot: the task's model itself, trained step by step."""
+
+    count = 1
+
+    def __init__(
+        self, task: Task, scale: Scale, *, device: torch.device, dtype: torch.dtype, why: str = ""
+    ) -> None:
+        self.why = why
+        """What keeps the model out of slots."""
+        self._task, self._scale, self._device, self._dtype = task, scale, device, dtype
+        self._examples = task.data.examples(scale.batch)
+        self._held_out = task.data.evaluation(task.eval_examples)
+        self.busy_steps = self.slot_steps = 0
+
+    def prepare(self) -> None:
+        """Nothing is compiled before a trial is there."""
+
+    def run(
+        self,
+        trials: Iterable[Trial[Key]],
+        *,
+        stop: Stop[Key] | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[Outcome[Key]]:
+        """Train the trials one after another."""
+        for trial in trials:
+            yield self._train(trial, stop, progress)
+
+    def _train(
+        self, trial: Trial[Key], stop: Stop[Key] | None, progress: Progress | None
+    ) -> Outcome[Key]:
+        model = give_memory(trial.plan.model, self._device)
+        trial.plan.initialise(trial.seed)
+        model.train()
+        torch.manual_seed(trial.seed)  # of dropout and the like
+        optimizer = trial.plan.adamw()
+        loss = self._task.batch_loss(model, self._dtype)
+        losses: list[float] = []
+        recent: list[Tensor] = []
+        status = "ok"
+        batches = itertools.islice(self._batches(trial.seed), trial.steps)
+        for step, batch in enumerate(batches):
+            set_learning_rates(optimizer, trial.plan.recipe.schedule(step, trial.steps))
+            recent.append(_step(loss, optimizer, batch))
+            if len(recent) < CHECK_EVERY and step + 1 < trial.steps:
+                continue
+            losses += torch.stack(recent).tolist()
+            self.busy_steps += len(recent)
+            self.slot_steps += len(recent)
+            if progress is not None:
+                progress(len(recent))
+            recent = []
+            if diverged(losses):
+                status = "diverged"
+                losses = losses[: first_bad(losses)]
+                break
+            if step + 1 < trial.steps and stop is not None and stop([(trial, losses)])[0]:
+                status = "stopped"
+                break
+        valid = self._evaluate(model, loss) if status == "ok" else None
+        return Outcome(trial=trial, status=status, losses=losses, valid_loss=valid)
+
+    def _batches(self, seed: int) -> Iterator[Batch]:
+        """Batches on the device, without end, as a slot has them."""
+        train = self._task.data.train
+        if isinstance(train, Stream):
+            for batch in train.iterate(self._examples, seed):
+                yield tuple(part.to(self._device) for part in batch)
+            return
+        order = Order(train, self._examples, seed)
+        for step in itertools.count():
+            rows = train.take(order.steps(step, step + 1)[0])
+            yield train.batch(tuple(part.to(self._device) for part in rows))
+
+    @torch.no_grad()
+    def _evaluate(self, model: torch.nn.Module, loss: Callable[..., Loss]) -> float:
+        data, total, count = self._task.data, 0.0, 0
+        at_once = max(1, EVALUATION_TOKENS // data.unit)
+        model.eval()
+        for batch, size in held_out_batches(data, self._held_out, at_once, self._device):
+            total += float(loss(*batch).cross_entropy) * size
+            count += size
+        return total / count
+
+
+def _step(
+    loss: Callable[..., Loss], optimizer: torch.optim.Optimizer, batch: Batch
+) -> Tensor:
+    found = loss(*batch)
+    found.total.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return found.cross_entropy

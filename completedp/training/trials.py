@@ -1,0 +1,97 @@
+"""A trial: one training run of one point. What is asked, and how it ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from completedp.apply.plan import Plan
+
+Key = TypeVar("Key")
+
+DIVERGED_ABOVE = 2.0
+"""A loss this many times the first one's is divergence, as is one that is not finite."""
+CHECK_EVERY = 20
+"""Losses are read every so many steps, as reading one waits for the device."""
+EVALUATION_TOKENS = 65_536
+"""An evaluation takes about this many tokens at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(Generic[Key]):
+    """A plan for a model, a seed, a length, and what the asker knows it by."""
+
+    plan: Plan
+    seed: int
+    steps: int
+    key: Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Generic[Key]):
+    """How a trial ended."""
+
+    trial: Trial[Key]
+    status: str
+    """ok, diverged or stopped."""
+    losses: list[float]
+    """The loss of every step, to the last finite one where it diverged."""
+    valid_loss: float | None
+    """None where it did not get to its end."""
+
+    @property
+    def key(self) -> Key:
+        """What the asker knows the trial by."""
+        return self.trial.key
+
+    @property
+    def loss(self) -> float:
+        """The loss on held-out data; infinite where there is none."""
+        found = self.valid_loss
+        return found if found is not None and math.isfinite(found) else math.inf
+
+
+Stop = Callable[[list[tuple[Trial[Key], list[float]]]], Sequence[bool]]
+"""Running trials with their losses so far, to which of them end early."""
+Progress = Callable[[int], None]
+"""Told how many steps of trials were done since it was last called."""
+
+
+class Stack(Protocol):
+    """A place on a device where trials of one model shape train."""
+
+    count: int
+    """Trials at once."""
+    busy_steps: int
+    slot_steps: int
+    """Slot-steps that trained a trial, and all that ran: their ratio is the occupancy."""
+
+    def prepare(self) -> None:
+        """Compile what is to be compiled, before any trial."""
+        ...
+
+    def run(
+        self,
+        trials: Iterable[Trial[Key]],
+        *,
+        stop: Stop[Key] | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[Outcome[Key]]:
+        """Train every trial; outcomes come as they end, in no order."""
+        ...
+
+
+def diverged(losses: list[float]) -> bool:
+    """Whether any of the latest losses, which are all that were not looked at yet, is bad."""
+    return first_bad(losses[-CHECK_EVERY:], losses[0]) < min(len(losses), CHECK_EVERY)
+
+
+def first_bad(losses: list[float], first: float | None = None) -> int:
+    """Index of the first loss that is divergence; the length where there is none."""
+    first = losses[0] if first is None else first
+    for index, loss in enumerate(losses):
+        if not math.isfinite(loss) or loss > DIVERGED_ABOVE * first:
+            return index
+    return len(losses)
