@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from completedp.cli import VERBS, parse_count
+from completedp.cli.main import VERBS, parse_count
 
 ROOT = Path(__file__).parent.parent
 

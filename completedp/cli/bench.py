@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tyro.conf import OmitSubcommandPrefixes, subcommand
 
-from completedp.cli_common import as_config, print_json
+from completedp.cli.shared import Verb, as_config, print_json, register
 from completedp.evidence.config import BenchConfig, OptimizerBenchConfig, SearchBenchConfig
 
 
@@ -80,8 +80,9 @@ BenchAction = (
 )
 
 
+@register("bench")
 @dataclass(frozen=True, kw_only=True)
-class BenchVerb:
+class BenchVerb(Verb):
     """Measure: slots against one trial at a time; search engines against the paper's; AdamW."""
 
     action: OmitSubcommandPrefixes[BenchAction]
