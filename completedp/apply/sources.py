@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 
 
 def model_from(source: str) -> nn.Module:
@@ -56,16 +57,15 @@ def _short(error: BaseException) -> str:
 
 
 def _from_hugging_face(name: str) -> nn.Module:
-    try:
-        from transformers import AutoConfig, AutoModelForCausalLM
-    except ImportError:
-        raise CompletedpError('hf: needs transformers: pip install "completedp[hf]"') from None
+    hf = import_extra("transformers", "hf:")
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise CompletedpError(f"no folder {name[:200]!r} with a config.json")
     try:
-        config = AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=False)
+        config = hf.AutoConfig.from_pretrained(
+            str(Path(name).expanduser()), trust_remote_code=False
+        )
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            return hf.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # of the hub, of the file, or of what is in it
         raise CompletedpError(f"no model 'hf:{name[:200]}': {_short(error)}") from None
 

@@ -1,20 +1,18 @@
-"""The verbs of `completedp bench`: slots, search, optimizer."""
+"""The verb `bench`: slots against one trial at a time, AdamW against torch's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
 from tyro.conf import OmitSubcommandPrefixes, subcommand
 
-from completedp.cli.shared import Verb, as_config, print_json, register
-from completedp.evidence.config import BenchConfig, OptimizerBenchConfig, SearchBenchConfig
+from completedp.bench.config import OptimizerBenchConfig, SlotsBenchConfig
+from completedp.cli.shared import Verb, as_config, counted, print_json, register
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchSlotsVerb(BenchConfig):
+class BenchSlotsVerb(SlotsBenchConfig):
     """Time many trials in slots against one at a time, side by side in one run."""
 
     json: bool = False
@@ -22,34 +20,14 @@ class BenchSlotsVerb(BenchConfig):
 
     def run(self) -> int:
         """Time and print."""
-        from completedp.evidence.bench import bench_slots, bench_text
+        from completedp.bench.slots import bench_slots, bench_slots_text
 
-        with _counted("ways") as progress:
-            found = bench_slots(as_config(self, BenchConfig), progress)
+        with counted("ways") as progress:
+            found = bench_slots(as_config(self, SlotsBenchConfig), progress)
         if self.json:
             print_json(found)
         else:
-            print(bench_text(found))
-        return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchSearchVerb(SearchBenchConfig):
-    """Compare search engines on landscapes whose truth is known."""
-
-    json: bool = False
-    """Print JSON."""
-
-    def run(self) -> int:
-        """Search and print."""
-        from completedp.evidence.bench_search import bench_search, bench_search_text
-
-        with _counted("searches") as progress:
-            found = bench_search(as_config(self, SearchBenchConfig), progress)
-        if self.json:
-            print_json(found)
-        else:
-            print(bench_search_text(found))
+            print(bench_slots_text(found))
         return 0
 
 
@@ -62,9 +40,9 @@ class BenchOptimizerVerb(OptimizerBenchConfig):
 
     def run(self) -> int:
         """Time and print."""
-        from completedp.evidence.bench_optimizer import bench_optimizer, bench_optimizer_text
+        from completedp.bench.optimizer import bench_optimizer, bench_optimizer_text
 
-        with _counted("ways") as progress:
+        with counted("ways") as progress:
             found = bench_optimizer(as_config(self, OptimizerBenchConfig), progress)
         if self.json:
             print_json(found)
@@ -75,7 +53,6 @@ class BenchOptimizerVerb(OptimizerBenchConfig):
 
 BenchAction = (
     Annotated[BenchSlotsVerb, subcommand("slots", description=BenchSlotsVerb.__doc__)]
-    | Annotated[BenchSearchVerb, subcommand("search", description=BenchSearchVerb.__doc__)]
     | Annotated[BenchOptimizerVerb, subcommand("optimizer", description=BenchOptimizerVerb.__doc__)]
 )
 
@@ -83,26 +60,10 @@ BenchAction = (
 @register("bench")
 @dataclass(frozen=True, kw_only=True)
 class BenchVerb(Verb):
-    """Measure: slots against one trial at a time; search engines against the paper's; AdamW."""
+    """Measure: slots against one trial at a time; AdamW with values per module."""
 
     action: OmitSubcommandPrefixes[BenchAction]
 
     def run(self) -> int:
         """Do what was chosen."""
         return self.action.run()
-
-
-@contextmanager
-def _counted(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress line of so many done, of how many the first call tells."""
-    from completedp.common.progress import Reporter
-
-    with ExitStack() as shown:
-        reporters: list[Reporter] = []
-
-        def progress(done: int, total: int) -> None:
-            if not reporters:
-                reporters.append(shown.enter_context(Reporter(what, total)))
-            reporters[0].update(done, lambda: "")
-
-        yield progress

@@ -17,7 +17,7 @@ class DoctorVerb(Verb):
 
     def run(self) -> int:
         """Look and say."""
-        from completedp.evidence.doctor import examine
+        from completedp.bench.doctor import examine
 
         found = examine()
         if self.json:

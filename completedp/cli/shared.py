@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
+
+from completedp.common.progress import Reporter
 
 Config = TypeVar("Config")
 
@@ -46,3 +49,17 @@ def as_config(verb: Any, config: type[Config]) -> Config:
     """The part of a verb that is the config which it adds its own options to."""
     names = [field.name for field in fields(config)]  # type: ignore[arg-type]
     return config(**{name: getattr(verb, name) for name in names})
+
+
+@contextmanager
+def counted(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress line of so many done, of how many the first call tells."""
+    with ExitStack() as shown:
+        reporters: list[Reporter] = []
+
+        def progress(done: int, total: int) -> None:
+            if not reporters:
+                reporters.append(shown.enter_context(Reporter(what, total)))
+            reporters[0].update(done, lambda: "")
+
+        yield progress
