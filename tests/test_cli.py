@@ -3,11 +3,15 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from completedp.cli.main import VERBS, parse_count
+from completedp.cli.main import _parse, main, parse_count
+from completedp.cli.shared import VERBS, Verb, as_config
+from completedp.theory.rules import Rules
 
 ROOT = Path(__file__).parent.parent
 
@@ -105,6 +109,46 @@ def test_bench_slots() -> None:
     found = json.loads(result.stdout)
     assert [row["way"] for row in found["rows"]][:2] == ["eager", "compile"]
     assert found["slots_over_eager"] > 0
+
+
+@pytest.mark.parametrize(("verb", "again"), [("quickstart", True), ("doctor", False)])
+def test_an_interrupted_verb_says_whether_it_resumes(
+    verb: str, again: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After Ctrl-C, those whose command goes on where it stopped say so; the exit code is 130."""
+
+    def interrupted(_: Verb) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(VERBS[verb], "run", interrupted)
+    monkeypatch.setattr(sys, "argv", ["completedp", verb])
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    assert ("goes on where it stopped" in capsys.readouterr().err) == again
+
+
+def test_those_that_resume() -> None:
+    """Each verb says it of itself."""
+    resuming = {name for name, verb in VERBS.items() if verb.resumes}
+    assert resuming == {"quickstart", "train", "search", "sweep"}
+
+
+def test_the_rules_choices_are_flags() -> None:
+    """Every choice of Rules but the shifts of ablations is a flag, spelt as it always was."""
+    given = "--parameterisation mup --alpha 0.5 --axes width,depth --token-exponent 0.3"
+    given += " --output-norm-eps gradient --beta-rule power --weight-decay independent"
+    found: Any = _parse(["rules", *given.split()])
+    rules = Rules(
+        parameterisation="mup",
+        alpha=0.5,
+        axes=("width", "depth"),
+        token_exponent=0.3,
+        output_norm_eps="gradient",
+        beta_rule="power",
+        weight_decay="independent",
+    )
+    assert as_config(found, Rules) == rules
 
 
 def test_doctor() -> None:
