@@ -15,9 +15,11 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# docs/rules.md is made from the table of rules; a test keeps the two equal.
+# Pages made from the code: the rules from their table, the architecture's graph from the imports.
+# Tests keep them equal.
 docs: .venv/ready
 	$(BIN)/completedp rules --markdown > docs/rules.md
+	$(BIN)/python scripts/import_graph.py
 
 .venv/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,7 +1,8 @@
 r"""Draw docs/search.svg: engines on a surrogate of real training, and on real training.
 
-    completedp bench search --landscapes surrogate --engines trust-region cma-es recombine \
-        --in-flight 100 --seeds $(seq 0 14) --json > surrogate.json
+    python benchmarks/search_engines.py --landscapes surrogate \
+        --engines trust-region cma-es recombine --in-flight 100 \
+        --seeds $(seq 0 14) --json > surrogate.json
     python benchmarks/search_figures.py surrogate.json benchmarks/data/search-real.json \
         docs/search.svg
 

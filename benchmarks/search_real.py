@@ -10,7 +10,7 @@ seed (the paper's, which takes longest, with `--paper-seeds` alone); all are per
 the start, is then trained again on fresh seeds: that is the loss that counts. With `--space global`
 the searches compared are for the global values themselves, from the usual ones.
 OUT/search.db holds every trial (the same command goes on),
-OUT/real.json the table, OUT/trials.npz points and losses for the surrogate of `bench search`.
+OUT/real.json the table, OUT/trials.npz points and losses for the surrogate of search_engines.py.
 """
 
 from __future__ import annotations

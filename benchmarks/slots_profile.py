@@ -14,8 +14,8 @@ import argparse
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from completedp.evidence.bench import full_stack, step_seconds
-from completedp.evidence.config import BenchConfig
+from completedp.bench.config import SlotsBenchConfig
+from completedp.bench.slots import full_stack, step_seconds
 from completedp.lm.transformer import ModelConfig
 from completedp.training.build import choose_device
 
@@ -36,7 +36,7 @@ def main() -> None:
     shape = ModelConfig(
         vocab=args.vocab, width=args.width, depth=args.depth, head_dim=args.head_dim
     )
-    bench = BenchConfig(sequences=args.sequences, context=args.context, chunk=args.chunk)
+    bench = SlotsBenchConfig(sequences=args.sequences, context=args.context, chunk=args.chunk)
     slots = full_stack(args.slots, shape, bench, device, by_vmap=args.vmap)
     seconds = step_seconds(slots.train_step, 10, device)
     print(f"{seconds * 1e3:.2f} ms a step, {seconds / args.slots * 1e3:.4f} ms a trial-step")

@@ -18,10 +18,10 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+from surrogate import TRIALS, Surrogate
 
-from completedp.studies.engines import make_engine
+from completedp.studies.registry import make_engine
 from completedp.studies.stopping import SMOOTHED_OVER, EarlyStop
-from completedp.studies.surrogate import TRIALS, Surrogate
 
 RUNS = (("trust-region", 1000), ("recombine", 210), ("recombine", 300), ("recombine", 600))
 STEPS = 4 * SMOOTHED_OVER

@@ -34,8 +34,9 @@ import torch
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import ModelConfig
 from completedp.studies.config import StudyConfig, WorkerConfig
-from completedp.studies.engines import Bounds, make_engine
+from completedp.studies.engines import Bounds
 from completedp.studies.objective import Objective, scaled, study_spec
+from completedp.studies.registry import make_engine
 from completedp.studies.space import Space, make_space
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale

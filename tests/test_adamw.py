@@ -22,8 +22,8 @@ from torch.optim.lr_scheduler import LambdaLR
 import completedp as cdp
 from completedp.apply import adamw as module
 from completedp.apply.adamw import AdamW
-from completedp.evidence.bench_optimizer import bench_optimizer_text
-from completedp.evidence.config import OptimizerBenchConfig
+from completedp.bench.config import OptimizerBenchConfig
+from completedp.bench.optimizer import bench_optimizer_text
 from completedp.theory.schedule import Schedule
 
 SHAPES = ((), (0,), (1,), (7,), (3, 5), (1023,), (1025,), (65, 64), (8193,), (2, 3, 4, 5))

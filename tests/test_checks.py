@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from models import of_size
+from planted_errors import caught_by, every_shift, has_no_effect
 from torch import nn
 
 from completedp.common.errors import CompletedpError
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.coordcheck import coordcheck
 from completedp.evidence.gradcheck import gradcheck, invariant_rows
-from completedp.evidence.planted import caught_by, every_shift, has_no_effect
 from completedp.evidence.report import Report
 from completedp.evidence.run import measure_all, write_check
 from completedp.evidence.scaling import CheckResult, Measurement, sweep

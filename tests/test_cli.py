@@ -3,11 +3,15 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from completedp.cli import VERBS, parse_count
+from completedp.cli.main import _parse, main, parse_count
+from completedp.cli.shared import VERBS, Verb, as_config
+from completedp.theory.rules import Rules
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,7 +65,7 @@ def test_rules_page_is_the_table() -> None:
 
 
 WITH_PARTS = {
-    "bench": (("slots",), ("search",), ("optimizer",)),
+    "bench": (("slots",), ("optimizer",)),
     "search": (("start",), ("worker",), ("ray",), ("status",), ("best",)),
 }
 
@@ -107,22 +111,50 @@ def test_bench_slots() -> None:
     assert found["slots_over_eager"] > 0
 
 
-def test_bench_search() -> None:
-    """`bench search` judges engines by the truth of what they recommend, twice the same."""
-    sizes = ("--dimensions", "4", "--in-flight", "4", "--landscapes", "base", "--seeds", "0", "1")
-    first, second = (run("bench", "search", *sizes, "--trials", "60", "--json") for _ in range(2))
-    assert first.returncode == 0, first.stderr
-    rows = json.loads(first.stdout)["table"]
-    assert [row["engine"] for row in rows] == ["trust-region", "recombine"]
-    assert all(row["left"]["60"] < 100 for row in rows)
-    again = json.loads(second.stdout)["table"]
-    assert [row["left"] for row in again] == [row["left"] for row in rows]
+@pytest.mark.parametrize(("verb", "again"), [("quickstart", True), ("doctor", False)])
+def test_an_interrupted_verb_says_whether_it_resumes(
+    verb: str, again: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After Ctrl-C, those whose command goes on where it stopped say so; the exit code is 130."""
+
+    def interrupted(_: Verb) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(VERBS[verb], "run", interrupted)
+    monkeypatch.setattr(sys, "argv", ["completedp", verb])
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    assert ("goes on where it stopped" in capsys.readouterr().err) == again
+
+
+def test_those_that_resume() -> None:
+    """Each verb says it of itself."""
+    resuming = {name for name, verb in VERBS.items() if verb.resumes}
+    assert resuming == {"quickstart", "train", "search", "sweep"}
+
+
+def test_the_rules_choices_are_flags() -> None:
+    """Every choice of Rules but the shifts of ablations is a flag, spelt as it always was."""
+    given = "--parameterisation mup --alpha 0.5 --axes width,depth --token-exponent 0.3"
+    given += " --output-norm-eps gradient --beta-rule power --weight-decay independent"
+    found: Any = _parse(["rules", *given.split()])
+    rules = Rules(
+        parameterisation="mup",
+        alpha=0.5,
+        axes=("width", "depth"),
+        token_exponent=0.3,
+        output_norm_eps="gradient",
+        beta_rule="power",
+        weight_decay="independent",
+    )
+    assert as_config(found, Rules) == rules
 
 
 def test_doctor() -> None:
     """`doctor` says what is there."""
     found = json.loads(run("doctor", "--json").stdout)
-    assert {"completedp", "python", "torch"} <= found.keys()
+    assert {"completedp", "python", "torch", "sqlalchemy", "extra ray"} <= found.keys()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +191,7 @@ def test_doctor() -> None:
         (("sweep", "--data", "x", "--out", "y", "--z-loss", "nan"), "z_loss = nan"),
         (("bench", "slots", "--chunk", "-1"), "chunk = -1"),
         (("bench", "search", "--trials", "3"), "trials = 3"),
-        (("bench", "search", "--landscapes", "alps"), "'alps'"),
+        (("bench", "optimizer", "--shapes", "alps"), "'alps'"),
         (("bench", "slots", "--width", "65"), "width 65 is not divisible"),
         (("data", "nowhere.txt", "--out", "out"), "'nowhere.txt'"),
         (("data", "stdlib", "--out", "out", "--tokenizer", "nowhere.json"), "'nowhere.json'"),

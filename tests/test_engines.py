@@ -8,23 +8,20 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
+import search_engines
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from landscapes import KINDS
 
 from completedp.common.errors import CompletedpError
-from completedp.evidence import bench_search
-from completedp.evidence.config import SearchBenchConfig
 from completedp.studies.config import EngineName
 from completedp.studies.engines import (
-    DEFAULT_ENGINE,
-    ENGINES,
     PAPER_GRID,
     Bounds,
     Engine,
-    make_engine,
     paper_levels,
 )
-from completedp.studies.landscapes import KINDS
+from completedp.studies.registry import DEFAULT_ENGINE, ENGINES, make_engine
 from completedp.theory.hparams import Values
 
 OPTIONAL = {"cma-es": "cmaes", "tpe": "optuna", "gp": "optuna"}
@@ -445,7 +442,7 @@ def test_names_of_engines_agree() -> None:
     """What the command line offers is what there is; a grid is offered as the paper's."""
     offered = set(get_args(EngineName))
     assert offered - {"paper-grid"} == set(ENGINES) - {"grid"}
-    benched = get_args(get_args(get_type_hints(SearchBenchConfig)["engines"])[0])
+    benched = get_args(get_args(get_type_hints(search_engines.Comparison)["engines"])[0])
     assert set(benched) == set(ENGINES) - {"grid"}
-    landscapes = get_args(get_args(get_type_hints(SearchBenchConfig)["landscapes"])[0])
-    assert set(landscapes) == {*KINDS, bench_search.SURROGATE}
+    landscapes = get_args(get_args(get_type_hints(search_engines.Comparison)["landscapes"])[0])
+    assert set(landscapes) == {*KINDS, search_engines.SURROGATE}

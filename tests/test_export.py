@@ -16,7 +16,7 @@ from torch import nn
 from completedp.apply.export import export
 from completedp.apply.plan import Plan, plan
 from completedp.apply.sources import model_from
-from completedp.cli import _parse
+from completedp.cli.main import _parse
 
 LOG2 = {"lr/type/qkv": 1.0, "residual/type/mlp": -1.0, "lr/depth/2": 0.5}
 

@@ -5,10 +5,11 @@ import statistics
 
 import numpy as np
 import pytest
+from landscapes import GAP, KINDS, Landscape, simulate
 
 from completedp.common.errors import CompletedpError
-from completedp.studies.engines import Engine, Told, make_engine
-from completedp.studies.landscapes import GAP, KINDS, Landscape, simulate
+from completedp.studies.engines import Engine, Told
+from completedp.studies.registry import make_engine
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -60,7 +60,7 @@ def test_wandb_gets_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_missing_sink_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tracker that is not installed is one line that says how to install it."""
-    monkeypatch.setattr("completedp.training.metrics.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(CompletedpError, match=r'pip install "completedp\[wandb\]"'):
         require_sinks(tensorboard=False, wandb="project")
 

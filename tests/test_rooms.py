@@ -1,75 +1,120 @@
-"""The house: rooms import only from rooms above them, and torch stays out of the front door."""
+"""The house: rooms import only upwards, no files in a circle, and torch stays out of the door."""
 
-import ast
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from import_graph import (
+    DOOR,
+    PAGE,
+    ROOMS,
+    Graph,
+    cycles,
+    downward,
+    graph_of,
+    package_sources,
+    room_of,
+    with_graph,
+)
 
 import completedp
 
-PACKAGE = Path(completedp.__file__).parent
-ROOMS = ("common", "theory", "apply", "lm", "training", "studies", "evidence", "cli")
-# Recipe.for_model: a name of the contract that belongs on the class and needs a model to read.
-EXCEPTIONS = {("theory/recipe.py", "completedp.apply.recipes")}
+SOURCES = package_sources()
+EXCEPTIONS = {
+    # Recipe.for_model: a name of the contract that belongs on the class and needs a model to read.
+    ("theory/recipe.py", "apply/recipes.py"),
+}
 
 
-def room_of(module: str) -> str | None:
-    """The room of `completedp.lm.loss` is `lm`; the package itself has none."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else None
-
-
-def imports(source: str) -> list[str]:
-    """Every module a file imports, at its top or inside a function; typing-only ones left out."""
-    tree = ast.parse(source)
-    typing_only = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-        for node in ast.walk(block)
+def without_exceptions(graph: Graph) -> Graph:
+    return {
+        file: [other for other in others if (file, other) not in EXCEPTIONS]
+        for file, others in graph.items()
     }
-    found = []
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
 
 
-def violations(file: str, source: str) -> list[str]:
-    """The imports of a file that go down the list of rooms."""
-    room = file.split("/")[0].removesuffix(".py")
-    if room not in ROOMS:
-        return []
-    return [
-        module
-        for module in imports(source)
-        if (other := room_of(module)) is not None
-        and ROOMS.index(other) > ROOMS.index(room)
-        and (file, module.rpartition(".")[0]) not in EXCEPTIONS
-        and (file, module) not in EXCEPTIONS
-    ]
+GRAPH = without_exceptions(graph_of(SOURCES))
+
+
+def test_every_file_is_in_a_room() -> None:
+    """But for the front door, every file of the package is in one of the rooms."""
+    assert len(SOURCES) > 20
+    assert [file for file in SOURCES if room_of(file) is None] == list(DOOR)
+    assert {room_of(file) for file in SOURCES} == {None, *ROOMS}
 
 
 def test_rooms_import_only_upwards() -> None:
     """No file imports from a room below its own, not even inside a function."""
-    files = sorted(PACKAGE.rglob("*.py"))
-    assert len(files) > 20
-    for path in files:
-        file = path.relative_to(PACKAGE).as_posix()
-        assert violations(file, path.read_text()) == [], file
+    assert downward(GRAPH) == []
 
 
-def test_the_rooms_test_can_fail() -> None:
-    """A downward import is seen, hidden in a function or not."""
-    assert violations("theory/x.py", "from completedp.lm import loss") != []
-    assert violations("lm/x.py", "def f():\n    import completedp.training.loop") != []
-    assert violations("training/x.py", "from completedp.lm.loss import Loss") == []
+def test_no_files_import_each_other() -> None:
+    """There is an order in which every file comes after those it imports."""
+    assert cycles(GRAPH) == []
+
+
+def test_exceptions_are_needed() -> None:
+    """What is excepted is still there: an exception that nothing needs is deleted."""
+    graph = graph_of(SOURCES)
+    assert all(other in graph[file] for file, other in EXCEPTIONS)
+
+
+HOUSE = {
+    "__init__.py": "",
+    "theory/x.py": "",
+    "lm/__init__.py": "",
+    "lm/y.py": "from completedp.theory.x import name",
+    "training/z.py": "import completedp.lm.y",
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from completedp.lm import y",
+        "from completedp.lm.y import name",
+        "def f():\n    import completedp.lm.y",
+        "from ..lm import y",
+        "from ..lm.y import name",
+        "class A:\n    def f(self):\n        from completedp.lm.y import name",
+    ],
+)
+def test_a_bad_import_is_seen(source: str) -> None:
+    """A downward import that also closes a circle is found, hidden in a function or not."""
+    assert (downward(graph_of(HOUSE)), cycles(graph_of(HOUSE))) == ([], [])
+    graph = graph_of({**HOUSE, "theory/x.py": source})
+    assert downward(graph) == [("theory/x.py", "lm/y.py")]
+    assert cycles(graph) == [["lm/y.py", "theory/x.py"]]
+
+
+def test_a_circle_of_three_is_seen() -> None:
+    """A circle around several files of one room is found, and only its files are named."""
+    graph = {"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"], "e": ["f"], "f": []}
+    assert cycles(graph) == [["a", "b", "c"]]
+
+
+def test_imports_for_types_alone_do_not_count() -> None:
+    """They are never run; what stands in their `else` is."""
+    guarded = "if TYPE_CHECKING:\n    from completedp.lm.y import name\n"
+    assert cycles(graph_of({**HOUSE, "theory/x.py": guarded})) == []
+    otherwise = f"{guarded}else:\n    from completedp.lm.y import name\n"
+    assert cycles(graph_of({**HOUSE, "theory/x.py": otherwise})) != []
+
+
+def test_the_page_shows_the_graph() -> None:
+    """docs/architecture.md has the graph that there is: mend it with `make docs`."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_graph(page, SOURCES)
+    assert page != with_graph(page, {**SOURCES, "theory/new.py": "'''New.'''"})
+
+
+def test_the_page_names_files_that_are_there() -> None:
+    """Its walks lead through files of the package."""
+    page = PAGE.read_text(encoding="utf-8")
+    named = set(re.findall(rf"`((?:{'|'.join(ROOMS)})/\w+\.py)`", page))
+    assert len(named) > 15
+    assert named <= SOURCES.keys()
 
 
 def torch_imported_by(code: str) -> bool:

@@ -28,7 +28,7 @@ from studies import (
     write_tokens,
 )
 
-from completedp.cli_search import BestVerb, ExportVerb, StartVerb, StatusVerb
+from completedp.cli.search import BestVerb, ExportVerb, StartVerb, StatusVerb
 from completedp.common.errors import CompletedpError
 from completedp.studies import ladder
 from completedp.studies.ladder import START, Rung, Standing

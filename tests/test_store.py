@@ -707,7 +707,7 @@ def test_a_shared_postgres_database_is_fine(postgres: Server) -> None:
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without psycopg a postgresql:// URL says what to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    assert "pip install 'completedp[postgres]'" in error_of(Store, "postgresql://me:hush@host/db")
+    assert 'pip install "completedp[postgres]"' in error_of(Store, "postgresql://me:hush@host/db")
 
 
 def test_errors_are_the_one_users_see(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import search_engines
 from helpers import error_of
+from landscapes import Landscape, simulate
+from surrogate import Surrogate
 
-from completedp.evidence import bench_search
-from completedp.studies.engines import make_engine
-from completedp.studies.landscapes import Landscape, simulate
-from completedp.studies.surrogate import Surrogate
+from completedp.studies.registry import make_engine
 
 KNOWN = Landscape("base", 8, seed=3)
 STEEP = Landscape("cliff", 8, seed=3)
@@ -97,7 +97,7 @@ def test_it_is_read_from_a_file(surrogate: Surrogate, tmp_path: Path) -> None:
 
 
 def test_the_shipped_trials_make_a_landscape_to_search() -> None:
-    """`bench search` runs on them in their own dimensions, and a search there gets better."""
-    run = bench_search._run(("recombine", "surrogate", 0, 16, 0, 100))
+    """search_engines.py runs on them in their own dimensions, and a search there gets better."""
+    run = search_engines._run(("recombine", "surrogate", 0, 16, 0, 100))
     assert run["dimensions"] == 91
     assert run["left"][100] < 90

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
-from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 from completedp.evidence.config import SweepConfig
 from completedp.evidence.scaling import CheckResult, Row
 
@@ -191,8 +190,7 @@ def _panel(panel: Any, rows: list[Row], sizes: Sequence[int]) -> None:
 
 def require_matplotlib() -> None:
     """One line if plots cannot be drawn, before the work that they would show."""
-    if find_spec("matplotlib") is None:
-        raise CompletedpError('plots need matplotlib: pip install "completedp[plots]"')
+    import_extra("matplotlib", "drawing plots")
 
 
 def _pyplot() -> Any:

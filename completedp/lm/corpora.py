@@ -12,7 +12,6 @@ separator. Text is read a document at a time, so a corpus may be larger than mem
 
 import gzip
 import hashlib
-import importlib
 import io
 import json
 import lzma
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -51,7 +51,7 @@ def documents(source: str, *, text_field: str = "text") -> Iterator[str]:
     else:
         files = _files(source)
         if any(_suffix(path) == ".parquet" for path in files):
-            _module("pyarrow.parquet", "reading .parquet")
+            import_extra("pyarrow.parquet", "reading .parquet")
         found = (text for path in files for text in _file_documents(path, text_field))
     return _not_blank(found, source)
 
@@ -182,7 +182,7 @@ def _jsonl(path: Path, field: str) -> Iterator[str]:
 
 
 def _parquet(path: Path, field: str) -> Iterator[str]:
-    parquet = _module("pyarrow.parquet", "reading .parquet")
+    parquet = import_extra("pyarrow.parquet", "reading .parquet")
     with parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
         if field not in names:
@@ -201,7 +201,7 @@ def _hugging_face(source: str, field: str) -> Iterator[str]:
             f"cannot read {source!r} as a dataset's name: write hf:OWNER/NAME or "
             "hf:OWNER/NAME@CONFIG"
         )
-    datasets = _module("datasets", "reading hf: sources")
+    datasets = import_extra("datasets", "reading hf: sources")
 
     def rows() -> Iterator[str]:
         try:
@@ -264,16 +264,6 @@ def _text(value: object, field: str, where: str) -> str:
             f"{error.start}; mend it"
         ) from error
     return value
-
-
-def _module(name: str, purpose: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        package = name.partition(".")[0]
-        raise CompletedpError(
-            f'{purpose} needs {package}: pip install "completedp[data]"'
-        ) from error
 
 
 def _one_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from completedp.apply.structure import unwrapped
 from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 from completedp.lm.transformer import RMSNorm, Transformer
 
 _ENDS = {
@@ -47,14 +48,9 @@ def save_as_qwen3(model: nn.Module, folder: str | Path, *, context: int = 32_768
         raise CompletedpError(f"cannot save as Qwen3: {str(folder)!r} is not a folder")
     if reason := _reason_against(inner):
         raise CompletedpError(f"cannot save as Qwen3: {reason}")
-    try:
-        from transformers import Qwen3Config, Qwen3ForCausalLM
-    except ImportError:
-        raise CompletedpError(
-            'saving as Qwen3 needs transformers: pip install "completedp[hf]"'
-        ) from None
+    hf = import_extra("transformers", "saving as Qwen3")
     config = inner.config
-    settings = Qwen3Config(
+    settings = hf.Qwen3Config(
         vocab_size=config.vocab,
         hidden_size=config.width,
         intermediate_size=config.hidden,
@@ -69,7 +65,7 @@ def save_as_qwen3(model: nn.Module, folder: str | Path, *, context: int = 32_768
         dtype=inner.embedding.weight.dtype,
     )
     with torch.device("meta"):
-        shell = Qwen3ForCausalLM(settings)
+        shell = hf.Qwen3ForCausalLM(settings)
     shell.load_state_dict(_weights(inner), assign=True)
     shell.save_pretrained(folder)
 

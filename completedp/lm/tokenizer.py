@@ -7,11 +7,12 @@ never comes out of `encode`: a document that spells `<|endoftext|>` is encoded a
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 from completedp.lm.corpora import END_OF_TEXT
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class BPETokenizer:
                 f"a BPE vocab of {vocab} is too small: 256 bytes and the end of text need "
                 f"{_SMALLEST_BPE} or more"
             )
-        package = _package()
+        package = import_extra("tokenizers", "a BPE tokenizer")
         byte_level = package.pre_tokenizers.ByteLevel
         tokenizer = package.Tokenizer(package.models.BPE())
         tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
@@ -138,7 +139,7 @@ class BPETokenizer:
     def load(cls, path: str | Path) -> "BPETokenizer":
         """Read a JSON written by `save` or by the `tokenizers` package."""
         path = Path(path).expanduser()
-        package = _package()
+        package = import_extra("tokenizers", "a BPE tokenizer")
         if not path.is_file():
             raise CompletedpError(f"no tokenizer file {str(path)!r}: give a tokenizers JSON")
         try:
@@ -178,13 +179,3 @@ def _checked(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:
             "decode with the tokenizer the text was encoded with"
         )
     return array
-
-
-def _package() -> Any:
-    try:
-        import tokenizers
-    except ModuleNotFoundError as error:
-        raise CompletedpError(
-            'a BPE tokenizer needs tokenizers: pip install "completedp[data]"'
-        ) from error
-    return tokenizers

@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 from completedp.studies.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
 
 PATIENCE_SECONDS = 120.0
@@ -255,13 +256,9 @@ def _postgres(url: sa.URL) -> sa.Engine:
         # poolers such as PgBouncer do not get on with them.
         "prepare_threshold": None,
     }
-    try:
-        # READ COMMITTED: what is read after the lock is what the last writer left.
-        engine = sa.create_engine(url, connect_args=options, isolation_level="READ COMMITTED")
-    except ImportError:
-        raise CompletedpError(
-            "a postgresql:// store needs the psycopg driver: pip install 'completedp[postgres]'"
-        ) from None
+    import_extra("psycopg", "a postgresql:// store")
+    # READ COMMITTED: what is read after the lock is what the last writer left.
+    engine = sa.create_engine(url, connect_args=options, isolation_level="READ COMMITTED")
 
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: Any) -> None:

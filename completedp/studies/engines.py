@@ -1,4 +1,4 @@
-"""Search engines: what they are, random search, and their names.
+"""Search engines: what they are, and random search; registry.py has their names.
 
 An engine is a fold over finished trials in the order they finished; the random numbers of trial n
 come from the study's seed and n alone. So its state is a function of the store: every worker
@@ -8,12 +8,10 @@ stopped, with nothing to save.
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -138,37 +136,6 @@ class Engine(ABC):
         """A point for a trial; nothing here may change what later calls return."""
 
 
-ENGINES: dict[str, type[Engine]] = {}
-"""Every engine by its name."""
-DEFAULT_ENGINE = "recombine"
-
-
-def register(name: str) -> Callable[[type[Engine]], type[Engine]]:
-    """Enter an engine under a name."""
-
-    def enter(engine: type[Engine]) -> type[Engine]:
-        ENGINES[name] = engine
-        return engine
-
-    return enter
-
-
-def make_engine(name: str, bounds: Bounds, seed: int, **options: Any) -> Engine:
-    """An engine by name, with options of its own."""
-    if name not in ENGINES:
-        raise CompletedpError(f"engine {name!r} is unknown: use one of {', '.join(ENGINES)}")
-    parameters = inspect.signature(ENGINES[name]).parameters.values()
-    known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
-    for option in options:
-        if option not in known:
-            takes = f"takes {', '.join(known)}" if known else "takes no options"
-            raise CompletedpError(f"engine {name!r} has no option {option!r}: it {takes}")
-    for option, parameter in known.items():
-        if parameter.default is parameter.empty and option not in options:
-            raise CompletedpError(f"engine {name!r} needs the option {option!r}")
-    return ENGINES[name](bounds, seed, **options)
-
-
 def check_option(name: str, value: float, *, low: float, high: float = math.inf) -> float:
     """An option that must be a number above `low`, and below `high`."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and low < value < high
@@ -185,7 +152,6 @@ def around_start(bounds: Bounds, box: float | None) -> tuple[np.ndarray, np.ndar
     return low, np.minimum(bounds.high, bounds.start + reach)
 
 
-@register("random")
 class RandomSearch(Engine):
     """Uniform within the bounds, or within `box` octaves of the start."""
 
@@ -197,7 +163,6 @@ class RandomSearch(Engine):
         return rng.uniform(self._low, self._high)
 
 
-@register("grid")
 class GridSearch(Engine):
     """Random search over a discrete grid: each coordinate one of its levels, in log2."""
 
@@ -244,7 +209,3 @@ def paper_levels(coordinates: Sequence[str], values: Values) -> list[list[float]
             raise CompletedpError(f"{tunable} = {values.of(tunable)} has no multiplier: above 0")
         levels.append([math.log2(value / values.of(tunable)) for value in PAPER_GRID[tunable]])
     return levels
-
-
-# The families enter themselves above; they import this file, so they come last.
-from completedp.studies import evolution, optuna_engine, trust_region  # noqa: E402, F401

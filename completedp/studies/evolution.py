@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from completedp.common.errors import CompletedpError
-from completedp.studies.engines import Bounds, Engine, Told, check_option, register
+from completedp.common.extras import import_extra
+from completedp.studies.engines import Bounds, Engine, Told, check_option
 
 
-@register("cma-es")
 class AsyncCMAES(Engine):
     """Asynchronous CMA-ES; `separable` keeps to a diagonal covariance.
 
@@ -36,12 +35,7 @@ class AsyncCMAES(Engine):
         separable: bool = False,
     ) -> None:
         super().__init__(bounds, seed)
-        try:
-            import cmaes
-        except ImportError:
-            raise CompletedpError(
-                "engine 'cma-es' needs the cmaes package: pip install 'completedp[optuna]'"
-            ) from None
+        cmaes = import_extra("cmaes", "engine 'cma-es'")
         check_option("sigma", sigma, low=0)
         if population is not None:
             check_option("population", population, low=1)

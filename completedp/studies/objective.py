@@ -17,7 +17,8 @@ from completedp.common.errors import CompletedpError
 from completedp.lm.batches import TokenDataset
 from completedp.lm.tokens import Manifest
 from completedp.studies.config import StudyConfig, WorkerConfig
-from completedp.studies.engines import PAPER_GRID, Bounds, Engine, make_engine, paper_levels
+from completedp.studies.engines import PAPER_GRID, Bounds, Engine, paper_levels
+from completedp.studies.registry import make_engine
 from completedp.studies.space import Space, make_space
 from completedp.studies.study import Claim
 from completedp.theory.hparams import TUNABLE

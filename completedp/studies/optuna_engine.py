@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from completedp.common.errors import CompletedpError
-from completedp.studies.engines import Bounds, Engine, Told, around_start, check_option, register
+from completedp.common.extras import import_extra
+from completedp.studies.engines import Bounds, Engine, Told, around_start, check_option
 
 
 class OptunaEngine(Engine):
@@ -27,13 +27,7 @@ class OptunaEngine(Engine):
     ) -> None:
         super().__init__(bounds, seed)
         self._low, self._high = around_start(bounds, box)
-        try:
-            import optuna
-        except ImportError:
-            raise CompletedpError(
-                f"engine {self.name!r} needs Optuna: pip install 'completedp[optuna]'"
-            ) from None
-        self._optuna: Any = optuna
+        self._optuna = optuna = import_extra("optuna", f"engine {self.name!r}")
         self._startup = int(check_option("startup", startup, low=0))
         self._worst: float | None = None
         """The worst finite loss, which stands for divergence."""
@@ -81,7 +75,6 @@ class OptunaEngine(Engine):
         return np.array([asked.params[name] for name in self._space])
 
 
-@register("tpe")
 class TPE(OptunaEngine):
     """Optuna's tree-structured Parzen estimator."""
 
@@ -93,7 +86,6 @@ class TPE(OptunaEngine):
         )
 
 
-@register("gp")
 class GaussianProcess(OptunaEngine):
     """Optuna's Gaussian process with expected improvement."""
 

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from completedp.common.checks import check_number, check_path
 from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 from completedp.common.process import held_signals
 from completedp.studies.config import WorkerConfig
 from completedp.studies.objective import Objective
@@ -168,12 +169,8 @@ def _stop(ray: Any, running: list[Any]) -> None:
 def _connected(address: str, workers: int) -> Iterator[Any]:
     """Ray, connected, or a cluster of this machine started; left again at the end."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # asked for as Ray is imported
-    try:
-        import ray
-        import ray.exceptions
-        import ray.util.scheduling_strategies
-    except ImportError:
-        raise CompletedpError('Ray is not here: pip install "completedp[ray]"') from None
+    ray = import_extra("ray", "search on Ray")
+    import_extra("ray.util.scheduling_strategies", "search on Ray")  # else it is no attribute
     if ray.is_initialized():
         yield ray
         return

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.studies.ladder import START, Rung, climb
 from completedp.studies.objective import Objective, engine_of, scaled, study_spec
@@ -268,10 +269,7 @@ def export_csv(study: Study, path: Path) -> int:
 
 def export_optuna(study: Study, storage: str) -> int:
     """Finished trials into an Optuna study, for its dashboard; returns how many."""
-    try:
-        import optuna
-    except ImportError:
-        raise CompletedpError('Optuna is not here: pip install "completedp[optuna]"') from None
+    optuna = import_extra("optuna", "an Optuna study")
     of_space = study.spec["space"]
     ranges = {
         name: optuna.distributions.FloatDistribution(low, high)

@@ -25,10 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from completedp.studies.engines import Bounds, Engine, Told, check_option, register
+from completedp.studies.engines import Bounds, Engine, Told, check_option
 
 
-@register("trust-region")
 class TrustRegion(Engine):
     """The paper's trust-region random search.
 
@@ -79,7 +78,6 @@ DOUBT = 3.0  # the squared t-value at which a slope moves its coordinate half wa
 SAFE = 0.12  # the risk of divergence up to which a recommendation leans like the box does
 
 
-@register("recombine")
 class Recombine(Engine):
     """Trust region around the weighted mean of the `elite` best of the recent trials."""
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from hashlib import blake2b
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 from completedp.common.files import write_text_atomically
 
 FILE = "metrics.jsonl"
@@ -68,8 +67,8 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def require_sinks(*, tensorboard: bool, wandb: str | None) -> None:
     """One line if a tracker that is asked for is not installed."""
     for name, wanted in (("tensorboard", tensorboard), ("wandb", wandb)):
-        if wanted and find_spec(name) is None:
-            raise CompletedpError(f'{name} needs {name}: pip install "completedp[{name}]"')
+        if wanted:
+            import_extra(name, f"logging to {name}")
 
 
 class _TensorBoard:

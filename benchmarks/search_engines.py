@@ -1,5 +1,7 @@
 """Compare search engines where the truth is known: on synthetic landscapes, or on a surrogate.
 
+    python benchmarks/search_engines.py [--engines trust-region recombine] [--seeds 0 1 2] [--json]
+
 A run is one engine on one landscape with one seed; it is judged by the truth of what the engine
 recommends, look by look, as the share of the start's gap to the optimum that is left (over 100:
 worse than the start). `needed` is how many trials an engine takes to reach, for good, the truth
@@ -15,15 +17,20 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import product
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Literal
 
-from completedp.evidence.config import SearchBenchConfig
-from completedp.studies.engines import make_engine
-from completedp.studies.landscapes import Landscape, simulate
-from completedp.studies.surrogate import TRIALS, Surrogate
+import tyro
+from landscapes import Landscape, simulate
+from surrogate import TRIALS, Surrogate
+
+from completedp.cli.shared import as_config, counted, print_json
+from completedp.common.checks import check_number
+from completedp.common.errors import CompletedpError
+from completedp.studies.registry import make_engine
 
 PAPER = "trust-region"
 SHOWN = (100, 300, 1000)
@@ -36,8 +43,52 @@ Job = tuple[str, str, int, int, int, int]
 SURROGATE = "surrogate"
 
 
-def bench_search(
-    config: SearchBenchConfig, progress: Callable[[int, int], None] | None = None
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Which engines are compared, and on what."""
+
+    engines: tuple[Literal["recombine", "trust-region", "cma-es", "random", "tpe", "gp"], ...] = (
+        "trust-region",
+        "recombine",
+    )
+    """Engines; the paper's is what others are measured by."""
+    landscapes: tuple[Literal["base", "cliff", "noisy", "tangled", "surrogate"], ...] = (
+        "base",
+        "cliff",
+        "noisy",
+    )
+    """Kinds of synthetic landscape, and the surrogate of real trials."""
+    dimensions: tuple[int, ...] = (20, 79)
+    """Numbers of coordinates; the surrogate has its own."""
+    in_flight: tuple[int, ...] = (16, 100)
+    """Trials at once."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Landscapes and searches; medians are over them."""
+    trials: int = 1000
+    """Trials of each search."""
+    processes: int = 2
+    """Searches at once."""
+
+    def __post_init__(self) -> None:
+        for name in ("engines", "landscapes", "dimensions", "in_flight", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise CompletedpError(f"{name} = {list(values)} must name one or more, each once")
+        for name in ("dimensions", "in_flight"):
+            for value in getattr(self, name):
+                check_number(name, value, low=1, high=10_000)
+        for seed in self.seeds:
+            check_number("seeds", seed, low=0, high=2**31)
+        check_number("trials", self.trials, low=10)
+        check_number("processes", self.processes, low=1, high=1024)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def compare(
+    config: Comparison, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
     """Every combination, in processes; the runs and their table."""
     jobs = [
@@ -148,7 +199,7 @@ def _finite(count: float) -> float | None:
     return count if math.isfinite(count) else None
 
 
-def bench_search_text(found: dict[str, Any]) -> str:
+def compared_text(found: dict[str, Any]) -> str:
     """The table."""
     lines = [
         f"{'landscape':10}{'dims':>5}{'at once':>8}  {'engine':14}"
@@ -162,3 +213,26 @@ def bench_search_text(found: dict[str, Any]) -> str:
             f"{left:>22}{goal:>8}{row['diverged']:>9.0f}{row['seconds']:>7.1f}"
         )
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Comparison):
+    """Compare search engines on landscapes whose truth is known."""
+
+    json: bool = False
+    """Print JSON."""
+
+
+def main() -> None:
+    """Compare as the command line says, and print."""
+    options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
+    with counted("searches") as progress:
+        found = compare(as_config(options, Comparison), progress)
+    if options.json:
+        print_json(found)
+    else:
+        print(compared_text(found))
+
+
+if __name__ == "__main__":
+    main()

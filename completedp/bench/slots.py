@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from completedp.apply.plan import plan
-from completedp.evidence.config import BenchConfig
+from completedp.bench.config import SlotsBenchConfig
 from completedp.lm.transformer import ModelConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -44,7 +44,7 @@ class RandomTokens:
 
 
 def bench_slots(
-    config: BenchConfig, progress: Callable[[int, int], None] | None = None
+    config: SlotsBenchConfig, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
     """Times, rates, memory and ratios; `progress` is told how many ways are timed, of how many."""
     device = choose_device(config.device)
@@ -139,7 +139,7 @@ def _one_at_a_time(
     config: ModelConfig,
     recipe: Recipe,
     scale: Scale,
-    bench: BenchConfig,
+    bench: SlotsBenchConfig,
     device: torch.device,
     dtype: torch.dtype,
 ) -> float:
@@ -173,7 +173,7 @@ def _stack(
     way: str,
     count: int,
     config: ModelConfig,
-    bench: BenchConfig,
+    bench: SlotsBenchConfig,
     device: torch.device,
 ) -> tuple[float, float | None]:
     on_gpu = device.type == "cuda"
@@ -188,7 +188,7 @@ def _stack(
 
 
 def full_stack(
-    count: int, config: ModelConfig, bench: BenchConfig, device: torch.device, *, by_vmap: bool
+    count: int, config: ModelConfig, bench: SlotsBenchConfig, device: torch.device, *, by_vmap: bool
 ) -> Slots:
     """A compiled stack with a trial in every slot, on random tokens."""
     data: Any = RandomTokens(config.vocab, 4096, bench.context)
@@ -213,14 +213,14 @@ def full_stack(
     return slots
 
 
-def _recipe(model: ModelConfig, bench: BenchConfig) -> tuple[Recipe, Scale]:
+def _recipe(model: ModelConfig, bench: SlotsBenchConfig) -> tuple[Recipe, Scale]:
     """Any values: they change no timing."""
     batch = bench.sequences * bench.context
     scale = Scale(width=model.width, depth=model.depth, batch=batch, tokens=batch * 1000)
     return Recipe.for_model(meta_model(model), scale, lr=2.0**-10), scale
 
 
-def bench_text(found: dict[str, Any]) -> str:
+def bench_slots_text(found: dict[str, Any]) -> str:
     """The rows as a table, the ratios below."""
     lines = [f"{found['device']}, {found['dtype']}"]
     lines.append(f"{'way':<13} {'slots':>5} {'ms/trial-step':>14} {'TFLOP/s':>9} {'MiB/slot':>9}")

@@ -6,13 +6,13 @@ import os
 import sys
 import time
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from completedp.cli_common import print_json
+from completedp.cli.shared import Verb, as_config, print_json, register
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import StudyConfig, WorkerConfig
@@ -38,8 +38,8 @@ class StartVerb(StudyConfig, WorkerConfig):
         from completedp.studies.run import open_study, run_study
         from completedp.studies.store import Store
 
-        config = StudyConfig(**_part(self, StudyConfig))
-        options = WorkerConfig(**_part(self, WorkerConfig))
+        config = as_config(self, StudyConfig)
+        options = as_config(self, WorkerConfig)
         Objective(study_spec(config), self.data, options)  # mistakes are said before a file is made
         with Store(self.store) as store:
             study = open_study(store, self.study, config)
@@ -71,7 +71,7 @@ class WorkerVerb(Place, WorkerConfig):
         from completedp.studies.run import run_study
         from completedp.studies.store import Store
 
-        options = WorkerConfig(**_part(self, WorkerConfig))
+        options = as_config(self, WorkerConfig)
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
             _work(study, lambda report: run_study(study, self.data, options, report), self.json)
@@ -97,7 +97,7 @@ class RayVerb(Place, WorkerConfig):
         from completedp.studies.ray_workers import run_on_ray
         from completedp.studies.store import Store
 
-        options = WorkerConfig(**_part(self, WorkerConfig))
+        options = as_config(self, WorkerConfig)
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
             counts = study.counts()
@@ -179,7 +179,7 @@ class BestVerb(Place, WorkerConfig):
 
         if self.seeds < 1:
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
-        options = WorkerConfig(**_part(self, WorkerConfig))
+        options = as_config(self, WorkerConfig)
         out = _writable(self.out)
         reporters: dict[str, Reporter] = {}
 
@@ -242,20 +242,17 @@ Action = (
 )
 
 
+@register("search")
 @dataclass(frozen=True, kw_only=True)
-class SearchVerb:
+class SearchVerb(Verb):
     """Find per-module hyperparameters: start, worker, ray, status, best, export."""
 
+    resumes: ClassVar[bool] = True
     action: OmitSubcommandPrefixes[Action]
 
     def run(self) -> int:
         """Do what was chosen."""
         return self.action.run()
-
-
-def _part(verb: Any, config: type) -> dict[str, Any]:
-    """The fields of a verb that belong to one of its configs."""
-    return {field.name: getattr(verb, field.name) for field in fields(config)}
 
 
 def _writable(out: str) -> Path:

@@ -1,45 +1,19 @@
-"""The verbs about a model's tensors: inspect, plan."""
+"""The verb `plan`: every tensor's values at a target scale."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
-from tyro.conf import Positional
-
-from completedp.cli_common import print_json
+from completedp.cli.shared import Verb, print_json, register
 from completedp.theory.recipe import Recipe
 from completedp.lm.shape import Shape
 from completedp.training.config import scale_like
 
 
+@register("plan")
 @dataclass(frozen=True, kw_only=True)
-class InspectVerb:
-    """A model's tensors: role, type, layer, width, and what decided each."""
-
-    model: Positional[str]
-    """hf:OWNER/NAME, hf:FOLDER (its config.json alone is read), or module:function of your own."""
-    override: tuple[str, ...] = ()
-    """REGEX=TYPE: tensors whose names match are of that module type; the first match wins."""
-    json: bool = False
-    """Print JSON."""
-
-    def run(self) -> int:
-        """Print the table."""
-        from completedp.apply.classify import classify
-        from completedp.apply.inspect import inspect_model
-        from completedp.apply.sources import model_from, overrides_from
-
-        model, overrides = model_from(self.model), overrides_from(self.override)
-        if self.json:
-            print_json([asdict(tensor) for tensor in classify(model, overrides)])
-        else:
-            print(inspect_model(model, overrides))
-        return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanVerb:
+class PlanVerb(Verb):
     """Every tensor's values at a target scale, for the reference model or your own."""
 
     recipe: str = "default"

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from landscapes import DIVERGED_COST
 
 from completedp.common.errors import CompletedpError
 from completedp.studies.engines import Bounds
-from completedp.studies.landscapes import DIVERGED_COST
 from completedp.studies.trust_region import Risk, capped
 
 _MOST = 4_000
 """Trials kept; a Gaussian process takes the third power of their number."""
 TRIALS = Path(__file__).parent / "data" / "trials.npz"
-"""Trials of `benchmarks/search_real.py`, shipped for `bench search`."""
+"""Trials of `benchmarks/search_real.py`, for search_engines.py."""
 _FITTED_ON = 800
 """Trials by which the sizes of its parts are chosen."""
 

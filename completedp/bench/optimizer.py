@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 
 from completedp.apply.adamw import AdamW
 from completedp.apply.classify import classify
+from completedp.bench.config import OptimizerBenchConfig
+from completedp.bench.slots import step_seconds
 from completedp.common.errors import CompletedpError
-from completedp.evidence.bench import step_seconds
-from completedp.evidence.config import OptimizerBenchConfig
 from completedp.lm.transformer import ModelConfig
 from completedp.training.build import choose_device, meta_model
 

@@ -12,17 +12,7 @@ from pathlib import Path
 import torch
 
 import completedp
-
-EXTRAS = {
-    "plots": ["matplotlib"],
-    "data": ["tokenizers", "datasets", "pyarrow"],
-    "tensorboard": ["tensorboard"],
-    "wandb": ["wandb"],
-    "hf": ["transformers"],
-    "postgres": ["psycopg"],
-    "optuna": ["optuna", "cmaes"],
-    "ray": ["ray"],
-}
+from completedp.common.extras import EXTRAS
 
 
 def examine() -> dict[str, str]:
@@ -33,7 +23,7 @@ def examine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "disk free here": f"{shutil.disk_usage(Path.cwd()).free / 2**30:.0f} GiB",
     }
-    for package in ("torch", "numpy", "tyro", "rich", "safetensors"):
+    for package in ("torch", "numpy", "tyro", "rich", "safetensors", "sqlalchemy"):
         found[package] = version(package)
     found |= _devices()
     found["torch.compile"] = _compiles()

@@ -1,0 +1,35 @@
+"""The verb `inspect`: what each tensor of a model is to the theory, and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from tyro.conf import Positional
+
+from completedp.cli.shared import Verb, print_json, register
+
+
+@register("inspect")
+@dataclass(frozen=True, kw_only=True)
+class InspectVerb(Verb):
+    """A model's tensors: role, type, layer, width, and what decided each."""
+
+    model: Positional[str]
+    """hf:OWNER/NAME, hf:FOLDER (its config.json alone is read), or module:function of your own."""
+    override: tuple[str, ...] = ()
+    """REGEX=TYPE: tensors whose names match are of that module type; the first match wins."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Print the table."""
+        from completedp.apply.classify import classify
+        from completedp.apply.inspect import inspect_model
+        from completedp.apply.sources import model_from, overrides_from
+
+        model, overrides = model_from(self.model), overrides_from(self.override)
+        if self.json:
+            print_json([asdict(tensor) for tensor in classify(model, overrides)])
+        else:
+            print(inspect_model(model, overrides))
+        return 0

@@ -1,0 +1,139 @@
+"""The command line: parse, import what the verb needs, call it, print.
+
+Nothing here imports torch before a verb runs, so that `--help` answers at once. An error the user
+can mend is one line on standard error and exit code 2; a check that fails exits with 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+import warnings
+from typing import Annotated, Any, NoReturn
+
+import tyro
+from tyro.conf import OmitArgPrefixes, subcommand
+
+from completedp.cli.shared import VERBS, Verb
+from completedp.common.errors import CompletedpError
+
+# The verbs, in the order in which help lists them: a new one is a file and a line here.
+# isort: off
+from completedp.cli import (  # noqa: F401 - each enters itself in VERBS
+    quickstart,
+    rules,
+    plan,
+    inspect,
+    data,
+    train,
+    coordcheck,
+    search,
+    sweep,
+    bench,
+    doctor,
+)
+# isort: on
+
+
+def main() -> None:
+    """The `completedp` command."""
+    # GNU OpenMP's threads spin while they wait for each other. With any other program on the
+    # machine that makes torch 10 to 20 times slower; a short spin costs nothing when alone.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    warnings.formatwarning = lambda message, *_, **__: f"completedp: {message}\n"
+    verb: Verb | None = None
+    try:
+        verb = _parse(sys.argv[1:])
+        sys.exit(verb.run())
+    except CompletedpError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        resumes = verb is not None and verb.resumes
+        again = ": the same command goes on where it stopped" if resumes else ""
+        print(f"completedp: interrupted{again}", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    except OSError as error:
+        where = f" {error.filename!r}" if error.filename else ""
+        _fail(f"{error.strerror or error}{where}")
+    except (RuntimeError, MemoryError) as error:
+        # torch's own words for it, on CPU and GPU; any other such error is a fault of ours.
+        if not re.search("out of memory|can't allocate memory", str(error)):
+            raise
+        _fail("out of memory: take a smaller --micro-batch, --width, --depth or --vocab")
+
+
+def parse_count(text: str) -> int:
+    """A whole number as people write them: 65536, 16_384, 1e9, 16M, 1.5B."""
+    factor = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}.get(text[-1:].lower(), 1)
+    digits = text[:-1] if factor > 1 else text
+    try:
+        value = int(digits) * factor if re.fullmatch(r"[+-]?[\d_]+", digits) else None
+        value = float(digits) * factor if value is None else value
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number (65536, 1e9, 16M)") from None
+    if value != value or value in (float("inf"), float("-inf")) or value != int(value):
+        raise ValueError(f"{text!r} is not a whole number (65536, 1e9, 16M)")
+    return int(value)
+
+
+def _parse(arguments: list[str]) -> Verb:
+    """tyro's parse, its boxed errors made one line."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def _(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        if info.type is not int:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT",
+            instance_from_str=lambda args: parse_count(args[0]),
+            is_instance=lambda x: isinstance(x, int),
+            str_from_instance=lambda x: [str(x)],
+        )
+
+    verbs: Any = tuple(
+        Annotated[cls, subcommand(name, description=cls.__doc__)] for name, cls in VERBS.items()
+    )
+    union: Any = verbs[0]
+    for verb in verbs[1:]:
+        union = union | verb
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                union,
+                prog="completedp",
+                description="Tune small, transfer to any width, depth, batch and duration.",
+                args=arguments,
+                config=(OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+                registry=registry,
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        verb = arguments[0] if arguments and arguments[0] in VERBS else ""
+        _fail(f"{_one_line(said.getvalue())} (see completedp {verb + ' ' * bool(verb)}--help)")
+
+
+def _one_line(box: str) -> str:
+    """What a boxed message of tyro's says before its first rule, without its title."""
+    lines = [line.strip(" │╭╮╰╯") for line in box.splitlines()[1:]]
+    body: list[str] = []
+    for line in lines:
+        if line and set(line) <= {"─"}:
+            break
+        body.append(line)
+    text = " ".join(filter(None, body))
+    text = re.sub(r"^Error parsing (\w+Verb|action): ", "", text)
+    return re.sub(r"no type matching .* could be instantiated .*<class '\w+'>: ", "", text)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"completedp: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,64 @@
+"""The verb `rules`: the factors of every role at given ratios, or the page of all rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import Suppress
+from tyro.constructors import PrimitiveConstructorSpec
+
+from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.theory.roles import Role
+from completedp.theory.rules import AXES, Rules, Shift
+from completedp.theory.scale import Ratios
+
+BETWEEN_COMMAS: PrimitiveConstructorSpec[tuple[str, ...]] = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="STR",
+    instance_from_str=lambda words: tuple(axis for axis in words[0].split(",") if axis),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=lambda axes: [",".join(axes)],
+)
+"""Names as one word: width,depth."""
+
+
+@register("rules")
+@dataclass(frozen=True, kw_only=True)
+class RulesVerb(Rules, Verb):
+    """What each base value is multiplied by at the target, role by role."""
+
+    # The choices of Rules are flags of the same names; here are those that are spelt otherwise.
+    ratios: str = "width=1,depth=1,batch=1,tokens=1"
+    """Target over base: width=4,depth=4,batch=4,tokens=16; those left out are 1."""
+    axes: Annotated[tuple[str, ...], BETWEEN_COMMAS] = AXES
+    """The axes whose rules are on."""
+    shifts: Suppress[tuple[Shift, ...]] = ()
+    json: bool = False
+    """Print JSON."""
+    markdown: bool = False
+    """Print the page of all rules instead (docs/rules.md)."""
+
+    def run(self) -> int:
+        """Print the factors."""
+        from completedp.theory.rules_page import factors_table, rules_page
+
+        if self.markdown:
+            print(rules_page(), end="")
+            return 0
+        rules = as_config(self, Rules)
+        ratios = Ratios.parse(self.ratios)
+        if not self.json:
+            print(factors_table(rules, ratios))
+            return 0
+        print_json(
+            {
+                "parameterisation": rules.parameterisation,
+                "alpha": rules.alpha,
+                "ratios": ratios.to_dict(),
+                "roles": {str(role): rules.factors(role, ratios).to_dict() for role in Role},
+                "residual_multiplier": rules.residual_multiplier(ratios),
+                "steps": ratios.steps,
+            }
+        )
+        return 0

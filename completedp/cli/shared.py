@@ -1,0 +1,65 @@
+"""What the verbs of the command line share."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields
+from typing import Any, ClassVar, TypeVar
+
+from completedp.common.progress import Reporter
+
+Config = TypeVar("Config")
+
+
+class Verb(ABC):
+    """A command: its fields are its options, its docstring is its help."""
+
+    resumes: ClassVar[bool] = False
+    """Whether the same command, when it was interrupted, goes on where it stopped."""
+
+    @abstractmethod
+    def run(self) -> int:
+        """Do it, print, and give the exit code."""
+
+
+VERBS: dict[str, type[Verb]] = {}
+"""Every verb by its name, in the order in which help lists them."""
+AnyVerb = TypeVar("AnyVerb", bound=type[Verb])
+
+
+def register(name: str) -> Callable[[AnyVerb], AnyVerb]:
+    """Enter a verb under its name."""
+
+    def enter(verb: AnyVerb) -> AnyVerb:
+        VERBS[name] = verb
+        return verb
+
+    return enter
+
+
+def print_json(data: Any) -> None:
+    """One JSON document; a number that JSON has no word for is a fault of ours."""
+    print(json.dumps(data, indent=2, allow_nan=False))
+
+
+def as_config(verb: Any, config: type[Config]) -> Config:
+    """The part of a verb that is the config which it adds its own options to."""
+    names = [field.name for field in fields(config)]  # type: ignore[arg-type]
+    return config(**{name: getattr(verb, name) for name in names})
+
+
+@contextmanager
+def counted(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress line of so many done, of how many the first call tells."""
+    with ExitStack() as shown:
+        reporters: list[Reporter] = []
+
+        def progress(done: int, total: int) -> None:
+            if not reporters:
+                reporters.append(shown.enter_context(Reporter(what, total)))
+            reporters[0].update(done, lambda: "")
+
+        yield progress

@@ -1,0 +1,39 @@
+"""Every search engine by its name: a new one is a file of its own and a line here."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from completedp.common.errors import CompletedpError
+from completedp.studies.engines import Bounds, Engine, GridSearch, RandomSearch
+from completedp.studies.evolution import AsyncCMAES
+from completedp.studies.optuna_engine import TPE, GaussianProcess
+from completedp.studies.trust_region import Recombine, TrustRegion
+
+ENGINES: dict[str, type[Engine]] = {
+    "random": RandomSearch,
+    "grid": GridSearch,
+    "cma-es": AsyncCMAES,
+    "tpe": TPE,
+    "gp": GaussianProcess,
+    "trust-region": TrustRegion,
+    "recombine": Recombine,
+}
+DEFAULT_ENGINE = "recombine"
+
+
+def make_engine(name: str, bounds: Bounds, seed: int, **options: Any) -> Engine:
+    """An engine by name, with options of its own."""
+    if name not in ENGINES:
+        raise CompletedpError(f"engine {name!r} is unknown: use one of {', '.join(ENGINES)}")
+    parameters = inspect.signature(ENGINES[name]).parameters.values()
+    known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+    for option in options:
+        if option not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes no options"
+            raise CompletedpError(f"engine {name!r} has no option {option!r}: it {takes}")
+    for option, parameter in known.items():
+        if parameter.default is parameter.empty and option not in options:
+            raise CompletedpError(f"engine {name!r} needs the option {option!r}")
+    return ENGINES[name](bounds, seed, **options)
