@@ -164,7 +164,10 @@ def test_unknown_implementations_and_options_are_errors() -> None:
 @pytest.mark.parametrize(("first", "then"), [("torch", "completedp"), ("completedp", "torch")])
 @pytest.mark.parametrize("load", ["own", "planned"])
 def test_states_go_from_one_adamw_to_the_other(first: str, then: str, load: str) -> None:
-    """A run that changes its AdamW half-way ends with the bits of one that never did."""
+    """A run that changes its AdamW half-way ends with the bits of one that never did.
+
+    torch's own loading also brings how the other ran, fused or not, so there but for rounding.
+    """
     batches = token_batches(6)
     through = small_plan(PER_TYPE)
     train(through.model, through.adamw(then), batches)  # type: ignore[arg-type]
@@ -177,7 +180,9 @@ def test_states_go_from_one_adamw_to_the_other(first: str, then: str, load: str)
     resumed.load_state_dict(state) if load == "own" else load_optimizer_state(resumed, state)
     train(rest.model, resumed, batches[3:])
     for name, value in through.model.state_dict().items():
-        assert torch.equal(value, rest.model.state_dict()[name]), name
+        other = rest.model.state_dict()[name]
+        torch.testing.assert_close(value, other)
+        assert load == "own" or torch.equal(value, other), name
 
 
 @pytest.mark.parametrize("rules", [cdp.Rules(), cdp.Rules(weight_decay="independent")])
@@ -206,7 +211,7 @@ def _twice(optimizer: Optimizer) -> None:
 
 
 def _stranger(optimizer: Optimizer) -> None:
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(7))]})
+    optimizer.add_param_group({"params": [("stranger", nn.Parameter(torch.ones(7)))]})
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,14 @@ def classify(
     return ModelMap(model, structure, found)
 
 
-def size_of(model: nn.Module, overrides: Mapping[str, str] | None = None) -> tuple[int, int]:
+def size_of(
+    model: nn.Module,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    inherited: Mapping[str, str] | None = None,
+) -> tuple[int, int]:
     """Width of the residual stream and number of blocks."""
-    found = classify(model, overrides)
+    found = classify(model, overrides, inherited=inherited)
     if not found.width or not found.depth:
         raise CompletedpError(f"{type(model).__name__} has no token embedding or no blocks")
     return found.width, found.depth

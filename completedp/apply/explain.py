@@ -44,20 +44,23 @@ def _value_line(plan: PlanNumbers, tensor: TensorPlan, name: str) -> str:
     value = tensor.values[name]
     if name == "multiplier":
         return f"  {_multiplier(plan, tensor, value)}"
-    left_out = " (the recipe leaves its role out)" if ("no_decay", 0.0) in value.trace else ""
-    factors = value.explain() or "1"
-    if name.startswith("beta"):
-        factors = f"1 - {name} = {factors}"
-    return f"  {name} {value.base:.6g} -> {value.target:.6g}{left_out}: {factors}"
+    what = f"1 - {name}" if name.startswith("beta") else name
+    target = 1.0 - value.target if name.startswith("beta") else value.target
+    beta = f", so {name} = {value.target:.6g}" if name.startswith("beta") else ""
+    left_out = ", its role being left out" if ("no_decay", 0.0) in value.trace else ""
+    at_base = f"{value.base:.6g} at base{left_out}"
+    return f"  {what} = {value.explain()} = {target:.6g}{beta} ({at_base})"
 
 
 def _multiplier(plan: PlanNumbers, tensor: TensorPlan, value: Value) -> str:
     branch = tensor.info.ends
     if branch is None:
-        return "multiplier 1: its output is added nowhere by itself"
+        return "multiplier = 1: it ends no branch"
     carried = {
-        "buffer": "the model multiplies by its buffer",
+        "buffer": "by the model's buffer",
         "fold": "folded into the values above",
-        "hook": "a forward hook multiplies",
+        "hook": "by a forward hook",
     }[plan.ways[branch]]
-    return f"multiplier {value.target:.6g} ({carried}): {value.explain() or '1'}"
+    if plan.ways[branch] == "fold":
+        return f"multiplier = 1, {carried}"
+    return f"multiplier = {value.explain() or '1'} = {value.target:.6g}, {carried}"

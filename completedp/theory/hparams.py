@@ -110,9 +110,9 @@ class Hyperparameters:
         if layer is not None:
             profile = self._profiles.get(f"{tunable}/depth")
             own = self._profiles.get(f"{tunable}/layer/{module_type}")
-            found["depth"] = math.prod(
-                interpolate(p, layer, depth or self.depth) for p in (profile, own) if p is not None
-            )
+            profiles = (p for p in (profile, own) if p is not None)
+            at_layer = (interpolate(p, layer, depth or self.depth) for p in profiles)
+            found["depth"] = math.prod(at_layer, start=1.0)
         return found
 
     @cached_property

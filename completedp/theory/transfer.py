@@ -28,7 +28,7 @@ class Transfer:
     >>> target = Scale(width=1024, depth=16, batch=131_072, tokens=1_000_000_000)
     >>> lr = Transfer(recipe, target).value("lr", "qkv", layer=3)
     >>> lr.base, round(lr.target, 8)
-    (0.0051, 0.00045614)
+    (0.0051, 0.00045616)
     >>> Transfer(recipe, target).value("residual", "mlp", layer=3).explain()
     '1 (value) x 0.25 (depth 4^-1)'
     """
