@@ -24,14 +24,16 @@ from completedp.theory.rules import factors as factors
 from completedp.theory.scale import Ratios as Ratios
 from completedp.theory.scale import Scale as Scale
 from completedp.theory.schedule import Schedule as Schedule
+from completedp.theory.transfer import Transfer as Transfer
+from completedp.theory.value import Value as Value
 
 if TYPE_CHECKING:
     from completedp.apply.adamw import AdamW as AdamW
     from completedp.apply.classify import classify as classify
     from completedp.apply.optimise import attach_schedule as attach_schedule
     from completedp.apply.optimise import load_optimizer_state as load_optimizer_state
-    from completedp.apply.plan import Plan as Plan
     from completedp.apply.plan import plan as plan
+    from completedp.apply.planned import Plan as Plan
     from completedp.lm.transformer import ModelConfig as ModelConfig
     from completedp.lm.transformer import Transformer as Transformer
 
@@ -42,7 +44,7 @@ _NEED_TORCH = {
     "classify": "completedp.apply.classify",
     "attach_schedule": "completedp.apply.optimise",
     "load_optimizer_state": "completedp.apply.optimise",
-    "Plan": "completedp.apply.plan",
+    "Plan": "completedp.apply.planned",
     "plan": "completedp.apply.plan",
     "ModelConfig": "completedp.lm.transformer",
     "Transformer": "completedp.lm.transformer",

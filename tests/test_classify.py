@@ -44,8 +44,9 @@ from models import make_model
 from torch import Tensor, nn
 
 import completedp as cdp
-from completedp.apply.classify import TensorInfo, classify, depth_of, head_dim_of
+from completedp.apply.classify import classify
 from completedp.apply.inspect import inspect_model
+from completedp.apply.model_map import ModelMap
 from completedp.apply.plan import plan
 from completedp.theory.recipe import Recipe
 
@@ -55,7 +56,7 @@ def on_meta(build: Callable[..., nn.Module], **options: Any) -> nn.Module:
         return build(**options)
 
 
-def check(model: nn.Module, kinds: Kinds) -> list[TensorInfo]:
+def check(model: nn.Module, kinds: Kinds) -> ModelMap:
     """Every tensor of the model is of the expected kind, in every block, and no kind is missing."""
     found = classify(model)
     expected = {
@@ -65,7 +66,8 @@ def check(model: nn.Module, kinds: Kinds) -> list[TensorInfo]:
     }
     assert {t.name: (t.type, str(t.role), t.width, t.layer) for t in found} == expected
     assert len(found) == len(list(model.parameters()))
-    assert depth_of(found) == DEPTH
+    assert found.depth == DEPTH
+    assert found.width == D
     return found
 
 
@@ -252,7 +254,7 @@ def test_wrappers_change_nothing(family: str, wrap: Callable[[nn.Module], nn.Mod
     model = wrap(hugging_face(family, **options))
     found = classify(model)
     assert found == plain
-    assert head_dim_of(found, model) == HEAD
+    assert found.head_dim == HEAD
 
 
 def test_a_wrapper_with_a_tensor_of_its_own_hides_nothing() -> None:
@@ -529,11 +531,11 @@ def test_a_head_size_that_only_the_modules_tell() -> None:
     """Without a config the attention's attribute is the head's size; of latent ones, both parts."""
     model = torchtitan()
     model.get_submodule("layers.0.attention").head_dim = 7  # type: ignore[assignment]
-    without = [t for t in classify(model) if "_norm" not in t.type]
-    assert head_dim_of(without, model) == 7
+    found = classify(model)
+    without = [t for t in found if "_norm" not in t.type]
+    assert ModelMap(model, found.structure, without).head_dim == 7
     options, _ = FAMILIES["deepseek_v3"]
-    latent = hugging_face("deepseek_v3", **options)
-    assert head_dim_of(classify(latent), latent) == 24
+    assert classify(hugging_face("deepseek_v3", **options)).head_dim == 24
 
 
 def test_no_output_weight_is_warned_of() -> None:

@@ -1,6 +1,7 @@
 """Optimizers from a plan: schedules that keep ratios, and states that never bring values back."""
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import completedp as cdp
+from completedp.apply import adamw as module
 from completedp.apply.optimise import attach_schedule, load_optimizer_state, set_learning_rates
 from completedp.apply.plan import Plan
 from completedp.theory.schedule import Schedule
@@ -121,11 +123,131 @@ def test_planned_values_cannot_be_overruled(name: str) -> None:
 def test_options_reach_adamw() -> None:
     """Other options are AdamW's own; fused is only a default."""
     found = small_plan()
-    assert found.adamw().defaults["fused"] is True
+    assert found.adamw("torch").defaults["fused"] is True
     unfused = found.adamw(foreach=True, amsgrad=True)
     assert not unfused.defaults["fused"]
     assert unfused.defaults["amsgrad"]
     assert isinstance(unfused, AdamW)
+    assert found.adamw(maximize=True).defaults["maximize"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, cdp.AdamW),
+        ({"implementation": "completedp"}, cdp.AdamW),
+        ({"maximize": True}, cdp.AdamW),
+        ({"implementation": "torch"}, AdamW),
+        *(({name: True}, AdamW) for name in ("fused", "foreach", "capturable", "amsgrad")),
+    ],
+)
+def test_which_adamw_is_given(options: dict[str, Any], expected: type) -> None:
+    """This package's, unless torch's is asked for by name or by an option that only it has."""
+    assert type(small_plan().adamw(**options)) is expected
+
+
+def test_what_only_torchs_adamw_is_good_for() -> None:
+    """A GPU without Triton, or with weights that the kernel does not take, gets torch's."""
+    on = [torch.empty(2, dtype=dtype) for dtype in (torch.float32, torch.float64)]
+    assert module.suits(on)
+    cuda = [SimpleNamespace(is_cpu=False, is_cuda=True, dtype=t.dtype) for t in on]
+    assert module.suits(cuda[:1]) == (module.triton is not None)
+    assert not module.suits(cuda)
+
+
+def test_unknown_implementations_and_options_are_errors() -> None:
+    """A name that is none is quoted; what this package's AdamW cannot do is said."""
+    assert "'fast'" in error_of(small_plan().adamw, "fast")
+    assert "amsgrad" in error_of(small_plan().adamw, "completedp", amsgrad=True)
+
+
+@pytest.mark.parametrize(("first", "then"), [("torch", "completedp"), ("completedp", "torch")])
+@pytest.mark.parametrize("load", ["own", "planned"])
+def test_states_go_from_one_adamw_to_the_other(first: str, then: str, load: str) -> None:
+    """A run that changes its AdamW half-way ends with the bits of one that never did.
+
+    torch's own loading also brings how the other ran, fused or not, so there but for rounding.
+    """
+    batches = token_batches(6)
+    through = small_plan(PER_TYPE)
+    train(through.model, through.adamw(then), batches)  # type: ignore[arg-type]
+    half, rest = small_plan(PER_TYPE), small_plan(PER_TYPE)
+    optimizer = half.adamw(first)  # type: ignore[arg-type]
+    train(half.model, optimizer, batches[:3])
+    rest.model.load_state_dict(half.model.state_dict())
+    resumed = rest.adamw(then)  # type: ignore[arg-type]
+    state = copy.deepcopy(optimizer.state_dict())
+    resumed.load_state_dict(state) if load == "own" else load_optimizer_state(resumed, state)
+    train(rest.model, resumed, batches[3:])
+    for name, value in through.model.state_dict().items():
+        other = rest.model.state_dict()[name]
+        torch.testing.assert_close(value, other)
+        assert load == "own" or torch.equal(value, other), name
+
+
+@pytest.mark.parametrize("rules", [cdp.Rules(), cdp.Rules(weight_decay="independent")])
+@pytest.mark.parametrize("implementation", ["torch", "completedp"])
+def test_a_fresh_optimizer_passes_the_check(rules: cdp.Rules, implementation: Any) -> None:
+    """What the plan makes holds what was planned, also half-way through a schedule."""
+    found = make_plan(make_recipe(PER_TYPE, rules=rules), **SMALL)
+    optimizer = found.adamw(implementation)
+    scheduler = attach_schedule(optimizer, Schedule(), 10)
+    for _ in range(5):
+        optimizer.step()
+        scheduler.step()
+    check = found.check(optimizer)
+    assert check.passed
+    assert str(len(found.tensors)) in str(check)
+
+
+def _rate(optimizer: Optimizer) -> None:
+    CosineAnnealingLR(optimizer, 10, eta_min=1e-3)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.5 * group["lr"] + 1e-3
+
+
+def _twice(optimizer: Optimizer) -> None:
+    optimizer.param_groups.append(optimizer.param_groups[0])
+
+
+def _stranger(optimizer: Optimizer) -> None:
+    optimizer.add_param_group({"params": [("stranger", nn.Parameter(torch.ones(7)))]})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_rate, ["schedule", "of its planned lr", "attach_schedule"]),
+        (lambda o: o.param_groups[0].update(initial_lr=9.0), ["lr is 9, planned"]),
+        (lambda o: o.param_groups[0].update(weight_decay=9.0), ["weight_decay is 9, planned"]),
+        (lambda o: o.param_groups[0].update(eps=9.0), ["eps is 9, planned"]),
+        (lambda o: o.param_groups[0].update(betas=(0.5, 0.95)), ["beta1 is 0.5, planned"]),
+        (lambda o: o.param_groups[0].pop("eps"), ["no eps, planned"]),
+        (lambda o: o.param_groups.pop(), ["is in no groups"]),
+        (_twice, ["is in 2 groups"]),
+        (_stranger, ["a tensor [7] that is not planned"]),
+    ],
+)
+def test_the_check_lists_each_difference(spoil: Any, words: list[str]) -> None:
+    """Rates pulled apart, changed values, and tensors missing, doubled or strange are all told."""
+    found = small_plan(PER_TYPE)
+    optimizer = found.adamw()
+    spoil(optimizer)
+    check = found.check(optimizer)
+    assert not check.passed
+    for word in words:
+        assert word in str(check)
+
+
+def test_a_long_check_is_cut() -> None:
+    """With many differences the first are printed and the rest counted; all are kept."""
+    found = make_plan(make_recipe(), **(SMALL | {"depth": 4, "width": 64}))
+    optimizer = found.adamw()
+    for group in optimizer.param_groups:
+        group["eps"] = 1.0
+    check = found.check(optimizer)
+    assert len(check.differences) == len(found.tensors)
+    assert f"and {len(found.tensors) - 20} more" in str(check)
 
 
 def trained(log2: dict[str, float] | None = None, steps: int = 3) -> tuple[Plan, AdamW]:

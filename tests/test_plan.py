@@ -3,8 +3,11 @@
 import copy
 import json
 import math
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +28,10 @@ from torch import Tensor, nn
 
 import completedp as cdp
 from completedp.apply.classify import canonical_name, classify
+from completedp.apply.multipliers import hooked
 from completedp.apply.optimise import set_learning_rates
 from completedp.apply.plan import Plan, plan
+from completedp.apply.structure import Structure
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.rules import Rules
@@ -578,6 +583,177 @@ def test_explain_is_one_line_of_factors() -> None:
     assert "\n" not in line
     for part in ("blocks.0.attn.qkv.weight", "lr", "0.0078125 (value)", "width 2^-1", "tokens 16"):
         assert part in line
+
+
+def test_a_plan_explains_a_tensor_in_words() -> None:
+    """What the tensor is, then a line for each value: base, target and the factors between."""
+    found = make_plan(make_recipe(SEARCHED), **LARGER)
+    first, *lines = found.explain("blocks.3.mlp.down.weight").splitlines()
+    for part in ("mlp_out", "hidden_weight", "block 4 of 4", "by its shape", "width x2"):
+        assert part in first
+    named = [line.split(" = ")[0].strip() for line in lines]
+    assert named == [
+        *("lr", "weight_decay", "eps", "1 - beta1", "1 - beta2", "init_std", "multiplier")
+    ]
+    tensor = found["blocks.3.mlp.down.weight"]
+    for line, (name, value) in zip(lines, tensor.values.items(), strict=True):
+        assert f"{value.target:.6g}" in line
+        assert all(label in line for label, _ in value.trace), name
+    assert "by the model's buffer" in lines[-1]
+    assert "starts at 1" in found.explain("output_norm.weight")
+
+
+@pytest.mark.parametrize("name", ["lr", "beta2", "one_minus_beta2", "init_std", "multiplier"])
+def test_a_plan_explains_one_value(name: str) -> None:
+    """Asked for one hyperparameter, in a line with the tensor's name."""
+    line = make_plan(**LARGER).explain("unembedding.weight", name)
+    assert "\n" not in line
+    shown = name if "beta" not in name else "1 - beta2"
+    assert line.startswith(f"unembedding.weight: {shown} = ")
+
+
+def test_what_a_plan_cannot_explain() -> None:
+    """A near miss of a name is answered with the names it may mean; an unknown value, listed."""
+    found = make_plan()
+    message = error_of(found.explain, "blocks.0.attn.qvk.weight")
+    assert "'blocks.0.attn.qvk.weight': did you mean blocks.0.attn.qkv.weight" in message
+    message = error_of(found.explain, "output_norm.weight", "init_std")
+    assert "'init_std'" in message
+    assert "weight_decay" in message
+
+
+def test_folded_and_left_out_values_are_explained() -> None:
+    """A folded multiplier shows in every value it changed; a role without decay says so."""
+    model, recipe = make_model(64, 4, "meta"), make_recipe(no_decay=("hidden_weight",))
+    found = plan(model, recipe, scale(depth=4), multipliers="fold")
+    text = found.explain("blocks.0.attn.out.weight")
+    assert text.count("folded multiplier") == 4
+    assert "folded into the values above" in text
+    assert "(0 at base, its role being left out)" in text
+
+
+class Odd(nn.Module):
+    """A reference model with a vector that nobody can tell, in every block."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.net = make_model(width, depth)
+        for block in self.net.blocks:
+            block.odd = nn.Parameter(torch.ones(width))
+
+
+def test_a_recipe_keeps_its_overrides(tmp_path: Path) -> None:
+    """A model that was told by overrides at base is planned, from a saved recipe, without them."""
+    recipe = Recipe.for_model(Odd(64, 2), scale(), overrides={r"\.odd$": "latent_norm"})
+    recipe.save(tmp_path / "odd.json")
+    loaded = Recipe.load(tmp_path / "odd.json")
+    assert loaded.overrides == {r"\.odd$": "latent_norm"}
+    found = plan(Odd(128, 4), loaded, scale(width=128, depth=4))
+    info = found["net.blocks.3.odd"].info
+    assert (info.type, info.layer, info.how) == ("latent_norm", 4, "override")
+    assert not found["net.blocks.3.odd"].borrowed
+
+
+def test_overrides_of_a_plan_come_before_the_recipes() -> None:
+    """One that is passed wins; the recipe's stands for the tensors it still reaches, or none."""
+    recipe = Recipe.for_model(Odd(64, 2), scale(), overrides={r"\.odd$": "latent_norm"})
+    given = {r"blocks\.1\.odd$": "attn_post_norm"}
+    with pytest.warns(UserWarning, match="attn_post_norm"):
+        found = plan(Odd(64, 2), recipe, scale(), overrides=given)
+    types = [found[f"net.blocks.{n}.odd"].info.type for n in (0, 1)]
+    assert types == ["latent_norm", "attn_post_norm"]
+    whole = plan(Odd(64, 2), recipe, scale(), overrides={"odd": "mlp_norm"})
+    assert whole["net.blocks.0.odd"].info.type == "mlp_norm"
+    same = plan(Odd(64, 2), recipe, scale(), overrides={r"\.odd$": "mlp_norm"})
+    assert same["net.blocks.0.odd"].info.type == "mlp_norm"
+
+
+def test_an_override_of_the_recipes_that_matches_nothing() -> None:
+    """A model without the tensors that the recipe names is one line that quotes the pattern."""
+    recipe = Recipe.for_model(Odd(64, 2), scale(), overrides={r"\.odd$": "latent_norm"})
+    message = error_of(plan, make_model(), recipe, scale())
+    assert repr(r"\.odd$") in message
+    assert "matches no tensor" in message
+
+
+class Constants(nn.Module):
+    """A reference model whose config has factors of its own."""
+
+    def __init__(self, width: int = 64, **settings: Any) -> None:
+        super().__init__()
+        self.net = make_model(width, device="meta")
+        self.config = SimpleNamespace(**settings)
+
+
+def test_a_recipe_keeps_the_models_own_constants(tmp_path: Path) -> None:
+    """Factors of the forward pass are recorded by name, and saved."""
+    settings = {"logit_scale": 0.5, "mlp_multipliers": [1.0, 2.0], "tie_word_embeddings": False}
+    sizes = {"dim_model_base": 32, "hidden_size": 64, "scale_depth": 2.0, "num_hidden_layers": 4}
+    model = Constants(**settings, **sizes)
+    model.net.embedding.embed_scale = 8.0
+    with pytest.warns(UserWarning, match="scales itself"):
+        recipe = Recipe.for_model(model, scale())
+    assert recipe.constants == {
+        "config.logit_scale": 0.5,
+        "config.mlp_multipliers.0": 1.0,
+        "config.mlp_multipliers.1": 2.0,
+        "config.dim_model_base / hidden_size": 0.5,
+        "config.scale_depth / sqrt(num_hidden_layers)": 1.0,
+        "embedding.embed_scale": 8.0,
+    }
+    recipe.save(tmp_path / "recipe.json")
+    assert Recipe.load(tmp_path / "recipe.json") == recipe
+
+
+def warned(model: nn.Module, recipe: Recipe, target: cdp.Scale) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan(model, recipe, target)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_constants_that_moved_are_warned_of(width: int) -> None:
+    """One line names the attribute and both values; what stayed, but for bfloat16, is silent."""
+    recipe = Recipe.for_model(Constants(logit_scale=0.5, embedding_multiplier=12.0), scale())
+    target = scale(width=width)
+    assert (
+        warned(Constants(width, logit_scale=0.5, embedding_multiplier=12.0), recipe, target) == []
+    )
+    close = Constants(width, logit_scale=0.501, embedding_multiplier=12.0)
+    assert warned(close, recipe, target) == []
+    moved = warned(Constants(width, logit_scale=0.25), recipe, target)
+    assert ["config.logit_scale = 0.25 and was 0.5 at base" in moved[0], len(moved)] == [True, 2]
+    assert "config.embedding_multiplier = not set and was 12 at base" in moved[1]
+
+
+def test_a_recipe_without_constants_warns_of_scaled_embeddings_alone() -> None:
+    """An older recipe says nothing of factors: then only what grows with the width is told."""
+    recipe = replace(Recipe.for_model(Constants(), scale()), constants=None)
+    model = Constants(128, logit_scale=0.25)
+    assert warned(model, recipe, scale(width=128)) == []
+    model.net.embedding.embed_scale = 128**0.5
+    messages = warned(model, recipe, scale(width=128))
+    assert ["net.embedding.embed_scale = 11.3" in messages[0], len(messages)] == [True, 1]
+
+
+@pytest.mark.parametrize("way", ["buffer", "fold", "hook"])
+def test_a_model_is_looked_at_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning, attaching and grouping work from one map of the model."""
+    built = []
+    original = Structure.__init__
+
+    def counted(self: Structure, *arguments: Any) -> None:
+        built.append(self)
+        original(self, *arguments)
+
+    recipe, model = make_recipe(), make_model(64, 4)
+    monkeypatch.setattr(Structure, "__init__", counted)
+    found = plan(model, recipe, scale(depth=4), multipliers=way)  # type: ignore[arg-type]
+    found.initialise()
+    found.param_groups()
+    hooked(found)
+    assert built == [found.map.structure]
 
 
 def test_unknown_name_in_a_plan_is_an_error() -> None:

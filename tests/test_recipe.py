@@ -41,6 +41,8 @@ def make(**changes: Any) -> Recipe:
         "rules": Rules(alpha=0.5, token_exponent=0.3, beta_rule="power", shifts=(SHIFT,)),
         "schedule": Schedule(kind="piecewise", warmup=0.1, boundaries=(0.5,), levels=(1.0, 0.1)),
         "no_decay": ("hidden_norm", "qk_norm"),
+        "overrides": {r"sub_norm$": "latent_norm", r"\.wide\.": "mlp_in"},
+        "constants": {"config.logit_scale": 0.0625, "embed_tokens.embed_scale": 8.0},
         "provenance": {"who": "a search", "trials": 768, "loss": 4.344, "real": True},
     }
     return Recipe(**(fields | changes))
@@ -113,6 +115,8 @@ recipes = st.builds(
         warmup=st.floats(0, 1),
         final=st.floats(0, 1),
     ),
+    overrides=st.dictionaries(st.sampled_from(("a", r"\d+$")), st.sampled_from(("qkv", "router"))),
+    constants=st.none() | st.dictionaries(st.text(), st.floats(-1e9, 1e9)),
     no_decay=st.lists(st.sampled_from(("hidden_norm", "output_bias")), unique=True).map(tuple),
     provenance=st.dictionaries(
         st.text(), st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False)
@@ -153,7 +157,19 @@ def test_file_is_readable_json_with_a_schema(tmp_path: Path) -> None:
     text = (tmp_path / "recipe.json").read_text()
     assert text.endswith("}\n")
     assert text.count("\n") > 20
-    assert json.loads(text)["schema"] == 1
+    assert json.loads(text)["schema"] == 2
+
+
+def test_files_of_the_first_schema_are_read(tmp_path: Path) -> None:
+    """A file from before overrides, constants and optimizers has none, none noted, and AdamW."""
+    data = on_disk(make()) | {"schema": 1}
+    for path in ("overrides", "constants", "rules.optimizer"):
+        data = without(data, path)
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    found = Recipe.load(tmp_path / "old.json")
+    assert found == make(overrides={}, constants=None)
+    assert found.rules.optimizer == "adamw"
+    assert found.to_dict()["schema"] == 2
 
 
 def test_save_makes_missing_folders(tmp_path: Path) -> None:
@@ -206,6 +222,7 @@ def test_odd_keys_do_not_break_the_line(tmp_path: Path, where: str) -> None:
     [
         *("schema", "base", "head_dim", "values", "log2_multipliers", "no_decay", "widths"),
         *("rules", "schedule", "provenance", "base.width", "base.tokens", "values.lr"),
+        *("overrides", "constants"),
     ],
 )
 def test_missing_keys_are_errors(tmp_path: Path, path: str) -> None:
@@ -218,7 +235,7 @@ def test_missing_keys_are_errors(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
-        ("schema", 2, "schema"),
+        ("schema", 3, "schema"),
         ("schema", 0, "schema"),
         ("schema", "1", "schema"),
         ("schema", True, "schema"),
@@ -256,6 +273,17 @@ def test_missing_keys_are_errors(tmp_path: Path, path: str) -> None:
         ("widths.qkv", 64.5, "qkv"),
         ("widths.qkv", 0, "qkv"),
         ("widths.qkv", True, "qkv"),
+        ("overrides", [], "overrides"),
+        ("overrides", None, "overrides"),
+        ("overrides.(odd", "mlp_in", "override '(odd'"),
+        ("overrides.odd", "mlp", "override 'odd'"),
+        ("overrides.odd", 3, "override 'odd'"),
+        ("constants", [1.0], "constants"),
+        ("constants.a", "1", "constants.a"),
+        ("constants.a", True, "constants.a"),
+        ("constants.a", math.nan, "constants.a"),
+        ("rules.optimizer", "sgd", "'sgd'"),
+        ("rules.optimizer", 3, "rules.optimizer"),
         ("rules", "completedp", "rules"),
         ("rules.parameterisation", "mUP", "parameterisation"),
         ("rules.alpha", 0.4, "alpha"),
@@ -299,6 +327,7 @@ PATHS = [
     *("widths.qkv", "rules", "rules.alpha", "rules.axes", "rules.shifts", "rules.shifts.0"),
     *("rules.shifts.0.role", "schedule", "schedule.kind", "schedule.warmup"),
     *("schedule.boundaries", "schedule.levels", "provenance", "provenance.who"),
+    *("overrides", "overrides.odd", "constants", "constants.a", "rules.optimizer"),
 ]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),
@@ -358,6 +387,8 @@ def test_paths_that_are_no_file(tmp_path: Path, where: str) -> None:
         ({"widths": {"attention": 64}}, "attention"),
         ({"widths": {"qkv": "64"}}, "qkv"),
         ({"no_decay": ("norms",)}, "norms"),
+        ({"overrides": {"(": "qkv"}}, "'('"),
+        ({"constants": {"a": "b"}}, "constants.a"),
         ({"base": Scale(**(BASE | {"depth": 3}))}, "depth"),
     ],
 )

@@ -11,73 +11,59 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch import nn
 
-from completedp.apply import names
-from completedp.apply.names import canonical_name
-from completedp.apply.structure import Place, Structure, fans, gain_offset, is_norm, unwrapped
+from completedp.apply import cautions, names
+from completedp.apply.model_map import ModelMap, TensorInfo
+from completedp.apply.names import canonical_name as canonical_name
+from completedp.apply.settings import declared_head_dim
+from completedp.apply.structure import Place, Structure, fans, gain_offset, is_norm
 from completedp.common.errors import CompletedpError
-from completedp.theory.roles import MODULE_TYPES, Role, is_bias
+from completedp.theory.overrides import check_overrides, merged
+from completedp.theory.roles import MODULE_TYPES, Width, is_bias, width_of_type
 
 # Matrices that take the residual stream in, and those that add to it.
 _READS = {"qkv", "attn_gate", "mlp_in", "mlp_gate", "router", "unembedding"}
 _WRITES = {"attn_out", "mlp_out"}
-# Settings of a model that scale its layers by depth or its logits by width, with what undoes them.
-_OWN_SCALES: dict[str, Callable[[Any], Any]] = {
-    "scale_attn_by_inverse_layer_idx": lambda config: False,
-    "residual_multiplier": lambda config: 1.0,
-    "scale_depth": lambda config: config.num_hidden_layers**0.5,  # MiniCPM's
-    "dim_model_base": lambda config: config.hidden_size,
-}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TensorInfo:
-    """What is known of one parameter before any hyperparameter is."""
-
-    name: str
-    """Canonical."""
-    type: str
-    role: Role
-    layer: int | None
-    """The block it is in, counted from 1."""
-    shape: tuple[int, ...]
-    width: int
-    """What its rule scales with: a matrix's fan-in, an embedding's dimension, a vector's length."""
-    how: str
-    """What decided: `override`, `structure`, `shape` or `name`."""
-    offset: float = 0.0
-    """What its module adds to it in use: 1 for a norm that stores gain - 1."""
-
-
-def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> list[TensorInfo]:
-    """Every trainable parameter, in the model's order.
+def classify(
+    model: nn.Module,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    inherited: Mapping[str, str] | None = None,
+) -> ModelMap:
+    """Every trainable parameter, in the model's order; the model may be on the meta device.
 
     `overrides` maps regular expressions on canonical names to module types; the first that matches
     wins, before all other evidence, and one that matches nothing is an error. A group named
-    `layer` in it gives the block, counted from 0.
+    `layer` in it gives the block, counted from 0. `inherited` are those of a recipe, tried after.
+    Widths are in features: a matrix's fan-in, an embedding's dimension, a vector's length.
+
+    >>> import completedp as cdp
+    >>> found = classify(cdp.Transformer(cdp.ModelConfig(vocab=64, width=128, depth=2)))
+    >>> found.width, found.depth, found[2].name, found[2].type, found[2].role.value
+    (128, 2, 'blocks.0.attn.qkv.weight', 'qkv', 'hidden_weight')
     """
-    overrides = dict(overrides or {})
-    for pattern, module_type in overrides.items():
-        _check_override(pattern, module_type)
+    tried = merged(overrides or {}, inherited or {})
+    check_overrides(tried)
     every_name = [canonical_name(name) for name, _ in model.named_parameters()]
-    structure = Structure(model, {n for n in every_name if _override(n, overrides)})
-    _check_not_tied(structure)
-    _check_no_readout(structure)
-    _warn_of_own_scales(model)
-    evidence = Evidence(structure, head_dim=_declared_head_dim(model))
-    unused, found, unknown = set(overrides), [], []
+    structure = Structure(model, {n for n in every_name if _override(n, tried)})
+    cautions.check_structure(structure)
+    for message in cautions.own_scale_cautions(model):
+        warnings.warn(message, stacklevel=2)
+    evidence = Evidence(structure, head_dim=declared_head_dim(model))
+    unused, found, unknown = set(tried), [], []
     for place, parameter in structure.places():
         if not parameter.requires_grad:
             continue
         layer = place.layer
-        if match := _override(place.name, overrides):
+        if match := _override(place.name, tried):
             unused.discard(match.re.pattern)
-            decision = _typed(place, overrides[match.re.pattern]), "override"
+            decision = _typed(place, tried[match.re.pattern]), "override"
             _check_dimensions(place, decision[0], match.re.pattern)
             if (given := match.groupdict().get("layer")) is not None:
                 layer = _layer(given, match)
@@ -98,43 +84,23 @@ def classify(model: nn.Module, overrides: Mapping[str, str] | None = None) -> li
                 offset=evidence.offset(place, decision[0]),
             )
         )
-    if unknown:
-        shown = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if unknown[5:] else "")
-        raise CompletedpError(
-            f"cannot tell the role of {len(unknown)} tensors: {shown}; name a module type for each "
-            'with overrides={"regular expression": "type"}, types: ' + ", ".join(MODULE_TYPES)
-        )
-    if unused:
-        pattern = sorted(unused)[0]
-        shadowed = any(re.search(pattern, place.name) for place, _ in structure.places())
-        why = "is never the first that matches" if shadowed else "matches no tensor of the model"
-        raise CompletedpError(f"override {pattern!r} {why}")
+    _check_known(unknown)
+    _check_used(unused, structure, may_be_shadowed=inherited or {})
     _check_names(found)
-    return found
+    return ModelMap(model, structure, found)
 
 
-def depth_of(tensors: list[TensorInfo]) -> int:
-    """Number of blocks."""
-    return max((t.layer for t in tensors if t.layer is not None), default=0)
-
-
-def size_of(model: nn.Module, overrides: Mapping[str, str] | None = None) -> tuple[int, int]:
+def size_of(
+    model: nn.Module,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    inherited: Mapping[str, str] | None = None,
+) -> tuple[int, int]:
     """Width of the residual stream and number of blocks."""
-    tensors = classify(model, overrides)
-    widths = [t.width for t in tensors if t.type == "embedding"]
-    if not widths or not depth_of(tensors):
+    found = classify(model, overrides, inherited=inherited)
+    if not found.width or not found.depth:
         raise CompletedpError(f"{type(model).__name__} has no token embedding or no blocks")
-    return widths[0], depth_of(tensors)
-
-
-def head_dim_of(tensors: list[TensorInfo], model: nn.Module) -> int | None:
-    """Size of an attention head, where the model tells it: from its config or its QK norms."""
-    declared = _declared_head_dim(model)
-    if declared is not None:
-        return declared
-    normed = next((t.width for t in tensors if t.role is Role.QK_NORM), None)
-    said = (getattr(module, "head_dim", None) for module in model.modules())
-    return normed or next((size for size in said if isinstance(size, int)), None)
+    return found.width, found.depth
 
 
 class Evidence:
@@ -166,19 +132,17 @@ class Evidence:
         return None
 
     def width(self, place: Place, module_type: str) -> int:
-        """A matrix's fan-in, an embedding's dimension, a vector's length.
-
-        A bias on the logits is as long as the vocabulary, which is no width: it counts as 1. Query,
-        key and value biases differ in length, apart or fused, so they count as their fan-in.
-        """
-        if module_type == "output_bias":
+        """What its type scales with: fan-in, output dimension or length; 1 where that is none."""
+        kind = width_of_type(module_type)
+        if kind is Width.NONE:
             return 1
-        weight = self._structure.weight_of(place) if place.is_bias else None
-        if module_type == "qkv_bias" and weight is not None:
-            return self.width(weight, "qkv")
-        if MODULE_TYPES[module_type] not in (Role.HIDDEN_WEIGHT, Role.OUTPUT_WEIGHT):
+        if kind is not Width.FAN_IN:
             own = fans(place.owner) if place.key == "weight" else None
             return own[1] if own else place.shape[-1]  # a linear layer may be an input's embedding
+        if is_bias(module_type):  # the fan-in of its weight, where it has one
+            weight = self._structure.weight_of(place) if place.is_bias else None
+            weight_type = module_type.removesuffix("_bias")
+            return place.shape[-1] if weight is None else self.width(weight, weight_type)
         if (both := self._fans(place, module_type)) is None:
             raise CompletedpError(
                 f"cannot tell which dimension of {place.name} {list(place.shape)}, in "
@@ -270,76 +234,6 @@ class Evidence:
         return names.norm_in_block(place.word, self._structure.norms_beside(place))
 
 
-def _declared_head_dim(model: nn.Module) -> int | None:
-    """Size of an attention head by the model's config: said, or the width shared by the heads."""
-    config = _config_of(model)
-    # Of latent attention head_dim is the rotated part alone.
-    declared = _setting(config, "qk_head_dim") or _setting(config, "head_dim")
-    width = _first_int(config, ("hidden_size", "n_embd", "d_model", "dim"))
-    heads = _first_int(config, ("num_attention_heads", "n_head", "n_heads", "num_heads"))
-    if isinstance(declared, int):
-        return declared
-    return width // heads if width and heads else None
-
-
-def _first_int(config: object, attributes: tuple[str, ...]) -> int | None:
-    values = (_setting(config, name) for name in attributes)
-    return next((value for value in values if isinstance(value, int)), None)
-
-
-def _setting(config: object, name: str, default: Any = None) -> Any:
-    try:
-        return getattr(config, name, default)
-    except Exception:  # transformers' answer where it differs from layer to layer
-        return default
-
-
-def _config_of(model: nn.Module) -> object:
-    """The model's config; of a model of several parts, that of its language model."""
-    config = getattr(unwrapped(model), "config", None)
-    text = getattr(config, "get_text_config", None)
-    return text() if callable(text) else config
-
-
-def _check_not_tied(structure: Structure) -> None:
-    seen: dict[int, str] = {}
-    pairs = []
-    for place, parameter in structure.places():
-        if id(parameter) in seen:
-            pairs.append((place.name, seen[id(parameter)]))
-        seen[id(parameter)] = place.name
-    if structure.head is not None and structure.head == structure.embedding:
-        pairs.append((f"the output head {structure.head}", "the input embedding"))
-    if pairs:
-        one, other = pairs[0]
-        raise CompletedpError(
-            f"{one} and {other} are one tensor (tied): the rules for an input embedding and an "
-            "output weight differ and one tensor cannot satisfy both; untie them "
-            "(tie_word_embeddings=False in a Hugging Face config)"
-        )
-
-
-def _check_no_readout(structure: Structure) -> None:
-    for path, module in structure.modules.items():
-        if "MuReadout" in (kind.__name__ for kind in type(module).__mro__):
-            raise CompletedpError(
-                f"{path} is a MuReadout of the mup package, which divides by the width itself, on "
-                "top of the plan: make it an nn.Linear (docs/migrating.md)"
-            )
-
-
-def _warn_of_own_scales(model: nn.Module) -> None:
-    config = _config_of(model)
-    for name, neutral_for in _OWN_SCALES.items():
-        value = _setting(config, name)
-        if value is not None and value != (neutral := neutral_for(config)):
-            warnings.warn(
-                f"config.{name} = {value!r}: the model scales itself, on top of the plan, so depth "
-                f"or width may count twice; set it to {neutral!r}",
-                stacklevel=3,
-            )
-
-
 def _override(name: str, overrides: Mapping[str, str]) -> re.Match[str] | None:
     return next((found for pattern in overrides if (found := re.search(pattern, name))), None)
 
@@ -366,6 +260,27 @@ def _check_dimensions(place: Place, module_type: str, pattern: str) -> None:
         )
 
 
+def _check_known(unknown: Sequence[str]) -> None:
+    if unknown:
+        shown = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if unknown[5:] else "")
+        raise CompletedpError(
+            f"cannot tell the role of {len(unknown)} tensors: {shown}; name a module type for each "
+            'with overrides={"regular expression": "type"}, types: ' + ", ".join(MODULE_TYPES)
+        )
+
+
+def _check_used(
+    unused: set[str], structure: Structure, *, may_be_shadowed: Mapping[str, str]
+) -> None:
+    """Every override must be of some tensor; a recipe's may give way to one that is tried first."""
+    for pattern in sorted(unused):
+        shadowed = any(re.search(pattern, place.name) for place, _ in structure.places())
+        if shadowed and pattern in may_be_shadowed:
+            continue
+        why = "is never the first that matches" if shadowed else "matches no tensor of the model"
+        raise CompletedpError(f"override {pattern!r} {why}")
+
+
 def _check_names(tensors: list[TensorInfo]) -> None:
     """Two tensors whose names differ only by what wrappers add would be taken for one."""
     seen: set[str] = set()
@@ -384,17 +299,3 @@ def _layer(given: str, match: re.Match[str]) -> int:
             f"override {match.re.pattern!r}: its group `layer` matched {given!r}, not a number"
         )
     return int(given) + 1
-
-
-def _check_override(pattern: str, module_type: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise CompletedpError(
-            f"override {pattern!r} is not a regular expression: {error}"
-        ) from None
-    if module_type not in MODULE_TYPES:
-        raise CompletedpError(
-            f"override {pattern!r}: unknown module type {module_type!r}: "
-            f"choose from {', '.join(MODULE_TYPES)}"
-        )

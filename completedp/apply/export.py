@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from pprint import pformat
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from completedp.apply.multipliers import hooked
 from completedp.apply.optimise import param_groups
+from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
-
-if TYPE_CHECKING:
-    from completedp.apply.plan import Plan
 
 ExportFormat = Literal["json", "hf", "torchtitan"]
 
@@ -92,7 +90,7 @@ _USAGE = {
 }
 
 
-def export(plan: Plan, form: ExportFormat) -> str:
+def export(plan: PlanNumbers, form: ExportFormat) -> str:
     """The text of the file."""
     groups = [
         {"names": group["param_names"], **{k: group[k] for k in ("lr", "weight_decay", "eps")}}
@@ -131,7 +129,7 @@ def export(plan: Plan, form: ExportFormat) -> str:
     return text + {"hf": _HF, "torchtitan": _TORCHTITAN}[form]
 
 
-def _left(plan: Plan) -> dict[str, Any]:
+def _left(plan: PlanNumbers) -> dict[str, Any]:
     """Buffers that are not 1."""
     buffers = plan.buffers
     residual, output = buffers["residual_multipliers"], buffers["output_multiplier"]

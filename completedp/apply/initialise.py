@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from completedp.apply.classify import canonical_name
+from completedp.apply.tensors import PlanNumbers, TensorPlan
 from completedp.common.errors import CompletedpError
-
-if TYPE_CHECKING:
-    from completedp.apply.plan import Plan, TensorPlan
 
 
 def draw(tensor: TensorPlan, seed: int) -> Tensor:
@@ -35,9 +31,9 @@ def fill(tensor: Tensor, whole: Tensor) -> None:
 
 
 @torch.no_grad()
-def initialise(plan: Plan, seed: int) -> None:
+def initialise(plan: PlanNumbers, seed: int) -> None:
     """Fill the parameters of the plan's model in place."""
-    parameters = {canonical_name(n): p for n, p in plan.model.named_parameters()}
+    parameters = plan.map.parameters()
     for tensor in plan.tensors:
         parameter = parameters[tensor.name]
         if parameter.is_meta:

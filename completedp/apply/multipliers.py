@@ -13,22 +13,20 @@ There are three ways to carry one, and all train the same function:
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from completedp.apply.classify import TensorInfo, depth_of
-from completedp.apply.structure import Structure, fans, is_norm, unwrapped
+from completedp.apply.model_map import ModelMap
+from completedp.apply.structure import unwrapped
+from completedp.apply.tensors import PlanNumbers, TensorPlan, Way
 from completedp.common.errors import CompletedpError
 from completedp.theory.roles import BRANCHES
+from completedp.theory.value import Value
 
-if TYPE_CHECKING:
-    from completedp.apply.plan import Plan, TensorPlan
-
-Way = Literal["buffer", "fold", "hook"]
 Wanted = Literal["auto", "buffer", "fold", "hook"]
 OUTPUT = "output"
 _BUFFERS = {
@@ -38,23 +36,14 @@ _BUFFERS = {
 }
 
 
-def ends(info: TensorInfo) -> str | None:
-    """The branch that a tensor is the last linear map of; `output` for the logits."""
-    if info.type in ("unembedding", "output_bias"):
-        return OUTPUT
-    kind = info.type.removesuffix("_bias")
-    return kind.removesuffix("_out") if kind in ("attn_out", "mlp_out") else None
-
-
-def choose_ways(model: nn.Module, tensors: Sequence[TensorInfo], wanted: str) -> dict[str, Way]:
+def choose_ways(model_map: ModelMap, wanted: str) -> dict[str, Way]:
     """How each branch's multiplier is carried: as wanted, or as fits the model."""
     if wanted not in get_args(Wanted):
         raise CompletedpError(
             f"multipliers = {wanted!r}: choose from {', '.join(get_args(Wanted))}"
         )
-    inner = unwrapped(model)
-    depth = depth_of(list(tensors))
-    norms = {branch: path for (_, branch), path in _last_norms(model, tensors).items()}
+    inner, depth = unwrapped(model_map.model), model_map.depth
+    norms = {branch: path for (_, branch), path in model_map.last_norms.items()}
     ways: dict[str, Way] = {}
     for branch, name in _BUFFERS.items():
         buffer, shape = getattr(inner, name, None), () if branch == OUTPUT else (depth, 2)
@@ -74,76 +63,42 @@ def choose_ways(model: nn.Module, tensors: Sequence[TensorInfo], wanted: str) ->
     return ways
 
 
-def _structure(model: nn.Module, tensors: Sequence[TensorInfo]) -> Structure:
-    return Structure(model, {t.name for t in tensors if t.how == "override"})
-
-
-def _last_norms(model: nn.Module, tensors: Sequence[TensorInfo]) -> dict[tuple[int, str], str]:
-    """The norm that ends a branch, by block and branch, also one without a gain."""
-    found = _structure(model, tensors).norms_without_gains
-    for tensor in tensors:
-        if tensor.layer and tensor.type.endswith("_post_norm"):
-            branch = tensor.type.removesuffix("_post_norm")
-            found[tensor.layer, branch] = tensor.name.rpartition(".")[0]
-    return found
-
-
-def check_not_frozen(
-    model: nn.Module,
-    tensors: Sequence[TensorInfo],
-    multipliers: Sequence[tuple[float, float]],
-) -> None:
-    """Frozen tensors have no plan, so a multiplier of theirs would be lost.
-
-    A vector of neither a norm nor a linear layer, such as experts' balancing bias, ends no branch.
-    """
-    if all(value == 1.0 for pair in multipliers for value in pair):
-        return
-    for place, parameter in _structure(model, tensors).places():
-        may_end = min(parameter.shape, default=0) > 1 and parameter.ndim > 1
-        may_end |= is_norm(place.owner) or fans(place.owner) is not None
-        if place.layer is not None and not parameter.requires_grad and may_end:
-            raise CompletedpError(
-                f"{place.name} is frozen, and its block's residual multipliers could not be "
-                "carried by it: train every tensor of the blocks, or give the model a "
-                "residual_multipliers buffer"
-            )
-
-
-def fold(tensor: TensorPlan, ways: Mapping[str, Way], independent_decay: bool) -> TensorPlan:
+def fold(tensor: TensorPlan, ways: Mapping[str, Way]) -> TensorPlan:
     """A tensor's plan with its multiplier taken into its values, where that is the way."""
-    factor = tensor.multiplier
-    if ways.get(ends(tensor.info) or "") != "fold" or factor == 1.0:
+    if ways.get(tensor.info.ends or "") != "fold" or tensor.multiplier == 1.0:
         return tensor
-    std = None if tensor.init_std is None else tensor.init_std * factor
-    # Independent decay is a part of the weight each step, whatever the weight's size.
-    decay = 1.0 if independent_decay else 1.0 / factor
-    terms = {"lr": factor, "eps": 1.0 / factor, "weight_decay": decay, "init_std": factor}
-    trace = {
-        name: (*steps, ("folded multiplier", terms[name])) if name in terms else steps
-        for name, steps in tensor.trace.items()
-        if name != "multiplier"
-    }
-    return replace(
-        tensor,
-        init_std=std,
-        lr=tensor.lr * factor,
-        eps=tensor.eps / factor,
-        weight_decay=tensor.weight_decay * decay,
-        multiplier=1.0,
-        trace=trace | {"multiplier": (("folded into its values", 1.0),)},
-    )
+    values = folded(tensor.values, decay_follows=not tensor.independent_decay)
+    return replace(tensor, values=values)
+
+
+def folded(values: Mapping[str, Value], *, decay_follows: bool) -> dict[str, Value]:
+    """The values of c W, for those of W with a multiplier c.
+
+    `decay_follows` where decay is a multiple of lr; elsewhere it is a part of the weight each step,
+    whatever the weight's size.
+    """
+    factor, label = values["multiplier"].target, "folded multiplier"
+    new = dict(values)
+    new["lr"] = values["lr"].times(label, factor)
+    new["eps"] = values["eps"].over(label, factor)
+    if decay_follows:
+        new["weight_decay"] = values["weight_decay"].times(label, 1.0 / factor)
+    if "init_std" in values:
+        new["init_std"] = values["init_std"].times(label, factor)
+    done = (("folded into its values", 1.0),)
+    new["multiplier"] = Value(base=values["multiplier"].base, target=1.0, trace=done)
+    return new
 
 
 @torch.no_grad()
-def attach(plan: Plan) -> None:
+def attach(plan: PlanNumbers) -> None:
     """Set the buffers and hooks of the plan's model."""
     model = unwrapped(plan.model)
     for name, value in plan.buffers.items():
         buffer = getattr(model, name, None)
         if isinstance(buffer, Tensor):
             buffer.copy_(torch.tensor(value, dtype=torch.float64))
-    modules = _structure(plan.model, [t.info for t in plan.tensors]).modules
+    modules = plan.map.structure.modules
     changed = False
     for module in modules.values():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
@@ -161,13 +116,11 @@ def attach(plan: Plan) -> None:
         torch.compiler.reset()  # a program compiled before would go on without these hooks
 
 
-def hooked(plan: Plan) -> dict[str, float]:
+def hooked(plan: PlanNumbers) -> dict[str, float]:
     """Modules whose outputs hooks multiply: a branch's last norm, where it has none, linear."""
     if "hook" not in plan.ways.values():
         return {}
-    infos = [tensor.info for tensor in plan.tensors]
-    modules = _structure(plan.model, infos).modules
-    last_norms = _last_norms(plan.model, infos)
+    modules, last_norms = plan.map.structure.modules, plan.map.last_norms
     found = {
         path: plan.residual_multipliers[layer - 1][BRANCHES.index(branch)]
         for (layer, branch), path in last_norms.items()
@@ -175,7 +128,7 @@ def hooked(plan: Plan) -> dict[str, float]:
     }
     for tensor in plan.tensors:
         info, path = tensor.info, tensor.name.rpartition(".")[0]
-        branch = ends(info)
+        branch = info.ends
         if branch is None or plan.ways[branch] != "hook" or (info.layer, branch) in last_norms:
             continue
         if isinstance(modules[path.rpartition(".")[0]], nn.MultiheadAttention):
@@ -187,7 +140,7 @@ def hooked(plan: Plan) -> dict[str, float]:
     return {path: factor for path, factor in found.items() if factor != 1.0}
 
 
-def _head_path(plan: Plan) -> str | None:
+def _head_path(plan: PlanNumbers) -> str | None:
     heads = (t.name for t in plan.tensors if t.info.type == "unembedding")
     return next((name.rpartition(".")[0] for name in heads), None)
 

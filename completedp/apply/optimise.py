@@ -4,31 +4,27 @@ and checkpoints that bring back moments and never planned values."""
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, get_args
 
 import torch
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from completedp.apply.classify import canonical_name
+from completedp.apply.tensors import PlanNumbers
+from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError
 from completedp.theory.schedule import Schedule
 
-if TYPE_CHECKING:
-    from completedp.apply.plan import Plan
+Implementation = Literal["auto", "completedp", "torch"]
+_TORCH_ONLY = {"fused", "foreach", "capturable", "differentiable", "amsgrad"}
 
 
-def param_groups(plan: Plan) -> list[dict[str, Any]]:
-    """Tensors with equal values share a group, in the order in which the values first appear.
-
-    With `weight_decay="independent"` the planned decay is not multiplied by lr. torch's AdamW does
-    multiply, so the group carries decay / lr, and a schedule then scales lr and decay alike.
-    """
-    parameters = {canonical_name(n): p for n, p in plan.model.named_parameters()}
-    independent = plan.recipe.rules.weight_decay == "independent"
+def param_groups(plan: PlanNumbers) -> list[dict[str, Any]]:
+    """Tensors with equal values share a group, in the order in which the values first appear."""
+    parameters = plan.map.parameters()
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for tensor in plan.tensors:
-        decay = tensor.weight_decay / tensor.lr if independent else tensor.weight_decay
+        decay = tensor.torch_weight_decay
         key = (tensor.lr, decay, tensor.eps, tensor.betas)
         group = groups.setdefault(
             key,
@@ -47,22 +43,35 @@ def param_groups(plan: Plan) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-def adamw(plan: Plan, **options: Any) -> AdamW:
-    """torch's AdamW on the plan's groups, fused where torch has it."""
+def adamw(
+    plan: PlanNumbers, implementation: Implementation = "auto", **options: Any
+) -> torch.optim.AdamW:
+    """AdamW on the plan's groups: `completedp.AdamW` where that is as good as torch's, or better.
+
+    Options that only torch's has are answered with torch's. Either loads the other's state.
+    """
+    check_one_of("implementation", implementation, get_args(Implementation))
     for name in ("lr", "weight_decay", "eps", "betas"):
         if name in options:
             raise CompletedpError(f"{name} comes from the plan: set it in the recipe instead")
     groups = param_groups(plan)
-    if any(p.is_meta for group in groups for p in group["params"]):
+    parameters = [p for group in groups for p in group["params"]]
+    if any(p.is_meta for p in parameters):
         raise CompletedpError(
             "the model is on the meta device, and to_empty makes new parameters: call it, and "
             "plan.initialise, before plan.adamw"
         )
+    from completedp.apply.adamw import AdamW, suits  # which imports Triton
+
+    if implementation == "auto":
+        ours = not _TORCH_ONLY & options.keys() and suits(parameters)
+        implementation = "completedp" if ours else "torch"
+    if implementation == "completedp":
+        return AdamW(groups, **options)
     if not {"fused", "foreach", "capturable"} & options.keys():
-        every = [p for group in groups for p in group["params"]]
         # torch's fused one on a CPU goes by addresses without a look at the strides.
-        options["fused"] = all(p.is_cuda or (p.is_cpu and p.is_contiguous()) for p in every)
-    return AdamW(groups, **options)
+        options["fused"] = all(p.is_cuda or (p.is_cpu and p.is_contiguous()) for p in parameters)
+    return torch.optim.AdamW(groups, **options)
 
 
 def attach_schedule(optimizer: Optimizer, schedule: Schedule, steps: int) -> LambdaLR:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from torch import nn
 
-from completedp.apply.classify import TensorInfo, classify, depth_of, head_dim_of
+from completedp.apply import cautions
+from completedp.apply.classify import classify
+from completedp.apply.model_map import ModelMap
 from completedp.common.errors import CompletedpError
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe, numberless
@@ -18,19 +21,15 @@ DEFAULT_LR = 2.0**-8
 
 
 def recipe_for_model(
-    base_model: nn.Module, base: Scale, *, overrides: dict[str, str] | None = None, **options: Any
+    base_model: nn.Module,
+    base: Scale,
+    *,
+    overrides: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Recipe:
-    """The recipe: widths of every module type read off the model, values as given."""
-    tensors = classify(base_model, overrides)
-    if depth_of(tensors) != base.depth:
-        raise CompletedpError(
-            f"the base model has {depth_of(tensors)} blocks and the base scale says {base.depth}"
-        )
-    widths = _widths(tensors)
-    if widths.get("embedding", base.width) != base.width:
-        raise CompletedpError(
-            f"the base model has width {widths['embedding']} and the base scale says {base.width}"
-        )
+    """The recipe: widths and constants read off the model, values and overrides as given."""
+    model_map = classify(base_model, overrides)
+    cautions.check_base(model_map, base)
     names = {cls: {f.name for f in fields(cls)} for cls in (Values, Rules)}
     # weight_decay is a value here; the convention of Rules goes by `rules=Rules(...)`.
     values = {k: options.pop(k) for k in list(options) if k in names[Values]}
@@ -41,14 +40,16 @@ def recipe_for_model(
         hyperparameters=Hyperparameters(
             values=Values(**({"lr": DEFAULT_LR} | values)), depth=base.depth
         ),
-        widths=widths,
-        head_dim=head_dim_of(tensors, base_model),
+        widths=_widths(model_map),
+        head_dim=model_map.head_dim,
+        overrides=overrides or {},
+        constants=model_map.constants,
         rules=rules,
         **options,
     )
 
 
-def _widths(tensors: list[TensorInfo]) -> dict[str, int]:
+def _widths(tensors: ModelMap) -> dict[str, int]:
     """The width of every type; where its tensors differ (experts that are shared, and not), also
     that of each kind, `type@name`, by its name with block and expert left open."""
     widths: dict[str, int] = {}

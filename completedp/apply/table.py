@@ -5,19 +5,16 @@ from __future__ import annotations
 import io
 import re
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from completedp.apply.tensors import PlanNumbers, TensorPlan
 from completedp.theory.roles import BRANCHES
 
-if TYPE_CHECKING:
-    from completedp.apply.plan import Plan, TensorPlan
 
-
-def render(plan: Plan, width: int = 180) -> str:
+def render(plan: PlanNumbers, width: int = 180) -> str:
     """The plan as text, with lines no longer than `width`."""
     text = io.StringIO()
     console = Console(file=text, width=width, color_system=None)
@@ -92,7 +89,7 @@ def _change(base: float | None, target: float | None) -> str:
     return f"{target:.3g}" if base == target else f"{base:.3g} -> {target:.3g}"
 
 
-def _residual(plan: Plan) -> str:
+def _residual(plan: PlanNumbers) -> str:
     values = {value for pair in plan.residual_multipliers for value in pair}
     if not values:
         return "x1"

@@ -57,7 +57,7 @@ class PlanVerb(Verb):
             from completedp.apply.classify import size_of
 
             model = model_from(self.model)
-            found = size_of(model, overrides)
+            found = size_of(model, overrides, inherited=recipe.overrides)
             width = found[0] if width is None else width
             depth = found[1] if depth is None else depth
         target = scale_like(
@@ -67,9 +67,7 @@ class PlanVerb(Verb):
             model = meta_model(model_config(self.shape, self.vocab, target, recipe.head_dim))
         planned = plan(model, recipe, target, overrides=overrides, multipliers=self.multipliers)
         if self.explain:
-            tensor = planned[self.explain]
-            for name in tensor.trace:
-                print(tensor.explain(name))
+            print(planned.explain(self.explain))
         elif self.export:
             print(export(planned, self.export), end="")
         elif self.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Collection
 
 from completedp.common.errors import CompletedpError
 
@@ -29,3 +30,9 @@ def check_path(name: str, value: str) -> None:
     """Raise on an empty path, which would mean the working folder."""
     if not value.strip():
         raise CompletedpError(f"{name} is empty: give a path")
+
+
+def check_one_of(what: str, value: object, allowed: Collection[str]) -> None:
+    """Raise unless `value` is one of the allowed names, which the error lists."""
+    if value not in tuple(allowed):
+        raise CompletedpError(f"unknown {what} {value!r}: choose from {', '.join(allowed)}")

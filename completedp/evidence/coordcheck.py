@@ -15,7 +15,6 @@ from completedp.evidence.measure import STREAM
 from completedp.evidence.scaling import CheckResult, Measurement, Row
 from completedp.theory.roles import MODULE_TYPES, Role
 
-_BOUNDARY = {Role.INPUT_EMBEDDING, Role.OUTPUT_NORM, Role.OUTPUT_WEIGHT, Role.OUTPUT_BIAS}
 _HAS_DEPTH_RULE = ("completep", "completedp")
 
 
@@ -23,7 +22,7 @@ def expected_slope(quantity: str, module_type: str, axis: str, alpha: float) -> 
     """The slope of a well-scaled model, or None where none is asked for."""
     role = MODULE_TYPES.get(module_type)
     if quantity == "own":
-        hidden = role is not None and role not in _BOUNDARY
+        hidden = role is not None and role.in_blocks
         return alpha - 1.0 if axis == "depth" and hidden else 0.0
     if quantity == "change":
         return 0.0 if module_type in (STREAM, "unembedding") else None

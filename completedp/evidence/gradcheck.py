@@ -21,7 +21,6 @@ from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import AXES, Rules
 
 _STEPS = {"width": 0.0, "depth": 0.0, "batch": -1.0, "tokens": 1.0}
-_HIDDEN = {Role.HIDDEN_WEIGHT, Role.HIDDEN_BIAS, Role.HIDDEN_NORM, Role.QK_NORM}
 MEASURED_OUTPUT_NORM = -1.0
 """How the output norm's gradient falls with width, against x1 in print."""
 
@@ -60,7 +59,7 @@ def invariant_rows(rules: Rules) -> list[Row]:
         has_lr = rules.weight_decay == "torch"
         for axis in (axis for axis in AXES if axis in rules.axes):
             # Table 1's decay has no m_L^(1-alpha), so with alpha below 1 decay weakens with depth.
-            by_depth = rules.alpha - 1.0 if axis == "depth" and role in _HIDDEN else 0.0
+            by_depth = rules.alpha - 1.0 if axis == "depth" and role.in_blocks else 0.0
             sde = axis in ("batch", "tokens")
             found = {"decay": (decay[axis] + has_lr * lr[axis] + _STEPS[axis], by_depth)}
             found["memory"] = memory[axis] + _STEPS[axis], horizon * (axis == "tokens")

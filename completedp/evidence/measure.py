@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from completedp.apply.classify import TensorInfo
+from completedp.apply.model_map import TensorInfo
 from completedp.apply.plan import Plan
-from completedp.apply.structure import Structure, fans, is_norm
+from completedp.apply.structure import fans, is_norm
 from completedp.common.errors import CompletedpError
 from completedp.lm.corpora import documents
 from completedp.lm.tokenizer import ByteTokenizer
@@ -45,8 +45,7 @@ def measure(
     model: nn.Module, planned: Plan, text: np.ndarray, *, context: int, steps: int, seed: int
 ) -> Sizes:
     """Train for `steps` at constant rates in the model's precision, and measure."""
-    tensors = [tensor.info for tensor in planned.tensors]
-    blocks = _blocks(model, {t.name for t in tensors if t.how == "override"})
+    tensors, blocks = planned.map.tensors, planned.map.blocks
     owners = {t.name: model.get_submodule(t.name.rpartition(".")[0]) for t in tensors}
     optimizer = planned.adamw()
     device = next(model.parameters()).device
@@ -119,12 +118,6 @@ class _Windows:
         rows = self._text[starts[:, None] + np.arange(self._context + 1)]
         rows = torch.from_numpy(rows).to(self._device)
         return rows[:, :-1], rows[:, 1:]
-
-
-def _blocks(model: nn.Module, settled: set[str]) -> list[nn.Module]:
-    structure = Structure(model, settled)
-    assert structure.blocks is not None  # or there would have been no plan
-    return [m for m in structure.modules[structure.blocks]._modules.values() if m is not None]
 
 
 @torch.no_grad()

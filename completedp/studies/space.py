@@ -34,7 +34,6 @@ from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role
 from completedp.theory.scale import Scale
 
 KINDS: tuple[str, ...] = get_args(SpaceKind)
-_OUTSIDE_BLOCKS = ("embedding", "position", "output_norm", "unembedding", "output_bias")
 _LARGEST_ONE_MINUS_BETA = 0.999
 
 
@@ -129,7 +128,12 @@ def _tuned_types(tunable: str, types: Sequence[str]) -> Sequence[str]:
 
 
 def _layers(module_type: str, depth: int) -> Sequence[int | None]:
-    return [None] if module_type in _OUTSIDE_BLOCKS else range(1, depth + 1)
+    return range(1, depth + 1) if _in_blocks(module_type) else [None]
+
+
+def _in_blocks(name: str) -> bool:
+    """Whether there is one for every block: tensors of a type, or a residual branch."""
+    return name in BRANCHES or MODULE_TYPES[name].in_blocks
 
 
 def _coordinates(tunable: str, kind: str, types: Sequence[str], depth: int) -> list[str]:
@@ -171,7 +175,7 @@ def _beta_limits(
         if kind == "global":
             reached = [(t, n) for t in recipe.types for n in _layers(t, depth)]
         elif kind == "depth":
-            inside = [t for t in recipe.types if t not in _OUTSIDE_BLOCKS]
+            inside = [t for t in recipe.types if _in_blocks(t)]
             reached = [(t, int(rest[0])) for t in inside]
         else:
             layers = [int(rest[1])] if kind == "layer" else _layers(rest[0], depth)
@@ -182,7 +186,8 @@ def _beta_limits(
     has_depth = any(names[i].split("/")[1] == "depth" for i in mine)
     limits = []
     for i in mine:
-        outside = names[i].rpartition("/")[2] in _OUTSIDE_BLOCKS
+        last = names[i].rpartition("/")[2]
+        outside = last in MODULE_TYPES and not _in_blocks(last)
         share = 0.5 if has_depth and not outside else 1.0
         limit = share * room(names[i])
         if limit < hyperparameters.log2.get(names[i], 0.0):

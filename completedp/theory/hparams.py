@@ -24,22 +24,22 @@ import numpy as np
 
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
+from completedp.theory.optimizers import ADAMW
 from completedp.theory.roles import BRANCHES, MODULE_TYPES
 
-TUNABLE = (
-    "lr",
-    "weight_decay",
-    "eps",
-    "one_minus_beta1",
-    "one_minus_beta2",
-    "init_std",
-    "residual",
-)
+TUNABLE = (*(knob.tunable for knob in ADAMW.knobs), "init_std", "residual")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """Base values before any multiplier."""
+    """Base values before any multiplier.
+
+    As torch's AdamW takes them: lr and eps per update, weight_decay as a multiple of lr (or per
+    update, where the rules say `independent`); init_std is a standard deviation.
+
+    >>> Values(lr=2**-8).of("one_minus_beta2") == 1 - 0.95
+    True
+    """
 
     lr: float
     weight_decay: float = 0.1
@@ -69,7 +69,12 @@ class Values:
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
-    """Values and log2 multipliers tuned on a model of `depth` blocks."""
+    """Values and log2 multipliers tuned on a model of `depth` blocks.
+
+    >>> tuned = Hyperparameters(values=Values(lr=0.01), depth=2, log2={"lr/type/qkv": 1.0})
+    >>> tuned.multipliers("lr", "qkv", layer=1)
+    {'global': 1.0, 'type': 2.0, 'depth': 1.0}
+    """
 
     values: Values
     depth: int
@@ -105,9 +110,9 @@ class Hyperparameters:
         if layer is not None:
             profile = self._profiles.get(f"{tunable}/depth")
             own = self._profiles.get(f"{tunable}/layer/{module_type}")
-            found["depth"] = math.prod(
-                interpolate(p, layer, depth or self.depth) for p in (profile, own) if p is not None
-            )
+            profiles = (p for p in (profile, own) if p is not None)
+            at_layer = (interpolate(p, layer, depth or self.depth) for p in profiles)
+            found["depth"] = math.prod(at_layer, start=1.0)
         return found
 
     @cached_property

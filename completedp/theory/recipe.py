@@ -15,9 +15,11 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_text_atomically
 from completedp.theory.hparams import Hyperparameters, Values
+from completedp.theory.overrides import check_overrides
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
@@ -26,15 +28,23 @@ from completedp.theory.schedule import Schedule
 if TYPE_CHECKING:
     from torch import nn
 
-SCHEMA = 1
+SCHEMA = 2
+_READABLE = (1, 2)
+_SINCE_2 = ("overrides", "constants")
+"""Keys that a file of schema 1 does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that is known about a base model's hyperparameters."""
+    """Everything that is known about a base model's hyperparameters.
+
+    >>> recipe = Recipe.default().with_values(lr=2**-7)
+    >>> recipe.base.width, recipe.head_dim, recipe.values.lr
+    (256, 64, 0.0078125)
+    """
 
     base: Scale
-    """The scale at which they were tuned."""
+    """The scale at which they were tuned: width in features, batch and tokens in tokens."""
     hyperparameters: Hyperparameters
     widths: Mapping[str, int]
     """For every module type of the base model, the width its rule scales with: a matrix's fan-in,
@@ -47,6 +57,12 @@ class Recipe:
     no_decay: tuple[str, ...] = ()
     """Roles whose weight decay is 0, whatever the value says. The paper decays every tensor; many
     recipes leave vectors (norms and biases) out."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Regular expressions on tensors' names -> module types, with which the base model was told;
+    plans use them too."""
+    constants: Mapping[str, float] | None = None
+    """What the base model's own forward pass multiplies by (`config.logit_scale`), by name, so that
+    a plan can say which of them moved. None where nobody looked."""
     provenance: Mapping[str, str | float | int | bool] = field(default_factory=dict)
     """Where the values came from, in the user's own words and numbers."""
 
@@ -63,6 +79,9 @@ class Recipe:
                 raise CompletedpError(
                     f"no_decay: unknown role {role!r}: choose from {', '.join(Role)}"
                 )
+        check_overrides(self.overrides)
+        for name, value in (self.constants or {}).items():
+            check_number(_path("constants.", name), value)
         if self.head_dim is not None and self.head_dim < 1:
             raise CompletedpError(f"head_dim = {self.head_dim!r} must be at least 1")
         if self.hyperparameters.depth != self.base.depth:
@@ -70,8 +89,9 @@ class Recipe:
                 f"hyperparameters are for depth {self.hyperparameters.depth}, "
                 f"and the base has depth {self.base.depth}"
             )
-        for name in ("widths", "provenance"):  # the caller may change theirs
-            object.__setattr__(self, name, dict(getattr(self, name)))
+        for name in ("widths", "overrides", "constants", "provenance"):  # the caller may change its
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, dict(getattr(self, name)))
 
     @property
     def values(self) -> Values:
@@ -120,9 +140,10 @@ class Recipe:
     def for_model(cls, base_model: nn.Module, base: Scale, **options: Any) -> Recipe:
         """Global values for the user's own base-sized model, which may be on the meta device.
 
-        Takes any of `Values`' names (lr=..., weight_decay=...), `Rules`' (alpha=...), `schedule`
-        and `no_decay`. The one place where theory calls a room below it, because this name
-        belongs on the class.
+        Takes any of `Values`' names (lr=..., weight_decay=...), `Rules`' (alpha=...), `schedule`,
+        `no_decay`, and `overrides` (as for `classify`), which the recipe keeps for its plans. The
+        model's own forward constants are kept too. The one place where theory calls a room below
+        it, because this name belongs on the class.
         """
         from completedp.apply.recipes import recipe_for_model
 
@@ -152,6 +173,8 @@ class Recipe:
             "log2_multipliers": dict(self.hyperparameters.log2),
             "no_decay": list(self.no_decay),
             "widths": dict(self.widths),
+            "overrides": dict(self.overrides),
+            "constants": None if self.constants is None else dict(self.constants),
             "rules": self.rules.to_dict(),
             "schedule": self.schedule.to_dict(),
             "provenance": dict(self.provenance),
@@ -168,15 +191,20 @@ class Recipe:
             "log2_multipliers": dict,
             "no_decay": list,
             "widths": dict,
+            "overrides": dict,
+            "constants": (dict, type(None)),
             "rules": dict,
             "schedule": dict,
             "provenance": dict,
         }
-        if isinstance(data, dict) and data.get("schema", SCHEMA) != SCHEMA:
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if schema is not None and schema not in _READABLE:
+            readable = " and ".join(map(str, _READABLE))
             raise CompletedpError(
-                f"schema {data['schema']!r} is not {SCHEMA}, the one this version reads"
+                f"schema {schema!r} is not one that this version reads: {readable}"
             )
-        _check_keys("", data, keys, required=set(keys))
+        optional = _SINCE_2 if schema == 1 else ()
+        _check_keys("", data, keys, required=keys.keys() - set(optional))
         for key, value in data["provenance"].items():
             if not isinstance(value, str | int | float | bool):
                 where = _path("provenance.", key)
@@ -204,6 +232,8 @@ class Recipe:
             rules=Rules(**rules),
             schedule=Schedule(**schedule),
             no_decay=tuple(data["no_decay"]),
+            overrides=data.get("overrides", {}),
+            constants=data.get("constants"),
             provenance=data["provenance"],
         )
 

@@ -1,29 +1,67 @@
-"""Roles: what a tensor is to the theory. Module types: the finer names a search tunes."""
+"""Roles: what a tensor is to the theory, and its facts. Module types: finer names, for a search.
+
+A new role is a line of `Role` with its facts, and its cells in tables.py; nothing else lists roles.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
+
+
+class Width(Enum):
+    """Which number of a tensor its rule scales with."""
+
+    FAN_IN = "fan-in"
+    """What a matrix reads."""
+    OUTPUT = "output dimension"
+    """What an embedding gives."""
+    LENGTH = "length"
+    """A vector's own."""
+    HEAD = "size of a head"
+    """Never grows, because more width is more heads: the rule goes by the model's width."""
+    NONE = "none"
+    """As long as the vocabulary, which is no width: the rule goes by the model's width."""
+
+    @property
+    def is_the_models(self) -> bool:
+        """Whether the rule goes by the width of the model, for want of one of the tensor's own."""
+        return self in (Width.HEAD, Width.NONE)
 
 
 class Role(StrEnum):
-    """The rows of the paper's Table 1, one name each."""
+    """The rows of the paper's Table 1, one name each, with what is true of all their tensors.
 
-    INPUT_EMBEDDING = "input_embedding"
-    HIDDEN_WEIGHT = "hidden_weight"
-    HIDDEN_BIAS = "hidden_bias"
-    HIDDEN_NORM = "hidden_norm"
-    QK_NORM = "qk_norm"
-    OUTPUT_NORM = "output_norm"
-    OUTPUT_WEIGHT = "output_weight"
-    OUTPUT_BIAS = "output_bias"
+    >>> Role("hidden_weight").is_matrix, Role("hidden_weight").in_blocks
+    (True, True)
+    >>> Role.QK_NORM.width.is_the_models
+    True
+    """
 
-    @property
-    def is_matrix(self) -> bool:
-        """Whether tensors of this role are drawn at random at initialisation."""
-        return self in MATRIX_ROLES
+    is_matrix: bool
+    """Whether tensors of this role are drawn at random at initialisation."""
+    in_blocks: bool
+    """Whether they are inside blocks, of which there are more in a deeper model."""
+    width: Width
+    """What their rules scale with."""
 
+    def __new__(cls, name: str, kind: str, place: str, width: Width) -> Role:
+        """A member that is equal to its name."""
+        role = str.__new__(cls, name)
+        role._value_ = name
+        role.is_matrix = kind == "matrix"
+        role.in_blocks = place == "in blocks"
+        role.width = width
+        return role
 
-MATRIX_ROLES = frozenset({Role.INPUT_EMBEDDING, Role.HIDDEN_WEIGHT, Role.OUTPUT_WEIGHT})
+    INPUT_EMBEDDING = "input_embedding", "matrix", "outside", Width.OUTPUT
+    HIDDEN_WEIGHT = "hidden_weight", "matrix", "in blocks", Width.FAN_IN
+    HIDDEN_BIAS = "hidden_bias", "vector", "in blocks", Width.LENGTH
+    HIDDEN_NORM = "hidden_norm", "vector", "in blocks", Width.LENGTH
+    QK_NORM = "qk_norm", "vector", "in blocks", Width.HEAD
+    OUTPUT_NORM = "output_norm", "vector", "outside", Width.LENGTH
+    OUTPUT_WEIGHT = "output_weight", "matrix", "outside", Width.FAN_IN
+    OUTPUT_BIAS = "output_bias", "vector", "outside", Width.NONE
+
 
 # Every module type has one role. The order is the order of a forward pass, in which tables print.
 MODULE_TYPES: dict[str, Role] = {
@@ -69,6 +107,14 @@ MODULE_TYPES: dict[str, Role] = {
     "unembedding": Role.OUTPUT_WEIGHT,
     "output_bias": Role.OUTPUT_BIAS,
 }
+
+
+def width_of_type(module_type: str) -> Width:
+    """What a type's tensors scale with: as its role does, but for one.
+
+    Biases of queries, keys and values differ in length, apart or fused: they go by their fan-in.
+    """
+    return Width.FAN_IN if module_type == "qkv_bias" else MODULE_TYPES[module_type].width
 
 
 def is_bias(module_type: str) -> bool:

@@ -1,155 +1,24 @@
-"""The rules: Table 1 of the paper as one table of exponents, and the factors that follow from it.
+"""Rules: a parameterisation with every choice made, and the factors that follow from it.
 
-Everything that states a rule elsewhere (`factors`, `completedp rules`, docs/rules.md, the checks)
-is derived from `TABLE` below. A factor is
-
-    m_N^width  x  m_L^(depth + alpha * depth_alpha)  x  m_B^batch  x  m_D^(tokens + h * tokens_h)
-
-with alpha the residual exponent and h the token-horizon exponent (1/2 in the paper).
+The exponents are in tables.py, the powers of ratios in value.py; here the choices are applied.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
-from completedp.common.checks import check_number
+from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
+from completedp.theory.optimizers import ADAMW, OPTIMIZERS
 from completedp.theory.roles import Role
 from completedp.theory.scale import Ratios
-
-HYPERPARAMETERS = ("init_std", "lr", "eps", "weight_decay", "one_minus_beta", "multiplier")
-AXES = ("width", "depth", "batch", "tokens")
-
-ParameterisationName = Literal["sp", "mup", "completep", "completedp"]
-PARAMETERISATIONS: tuple[str, ...] = get_args(ParameterisationName)
-
-
-@dataclass(frozen=True)
-class Exponents:
-    """One cell of the table: the power of each ratio."""
-
-    width: float = 0.0
-    depth: float = 0.0
-    depth_alpha: float = 0.0
-    batch: float = 0.0
-    tokens: float = 0.0
-    tokens_h: float = 0.0
-
-    def __add__(self, other: Exponents) -> Exponents:
-        """The exponents of a product of two factors."""
-        return Exponents(*(getattr(self, n) + getattr(other, n) for n in self.__dataclass_fields__))
-
-
-ONE = Exponents()
-_WIDTH_INVERSE = Exponents(width=-1)
-_HALF_INVERSE_WIDTH = Exponents(width=-0.5)
-_HIDDEN_EPS = Exponents(width=-1, depth_alpha=-1)
-_DEPTH_LR = Exponents(depth=-1, depth_alpha=1)
-
-Cells = dict[Role, Exponents]
-Table = dict[str, Cells]
-
-
-def _every_role(exponents: Exponents) -> Cells:
-    return dict.fromkeys(Role, exponents)
-
-
-def _with_batch_and_tokens(table: Table) -> Table:
-    """Add the paper's AdamW SDE rule for batch size and duration to every role.
-
-    With h = 1/2 these are the powers of m_B / m_D in Table 1's last column. For another h the
-    horizon's share of the learning rate is m_D^-h, and the rest follows as for a batch size that
-    asked for the same change, with lr x weight_decay x steps held fixed.
-    """
-    shared = {
-        "lr": Exponents(batch=0.5, tokens_h=-1),
-        "eps": Exponents(batch=-0.5, tokens_h=1),
-        "weight_decay": Exponents(batch=0.5, tokens=-1, tokens_h=1),
-        "one_minus_beta": Exponents(batch=1, tokens_h=-2),
-    }
-    return {
-        hyperparameter: {
-            role: cells.get(role, ONE) + shared.get(hyperparameter, ONE) for role in Role
-        }
-        for hyperparameter in HYPERPARAMETERS
-        for cells in [table.get(hyperparameter, {})]
-    }
-
-
-# Cells that are not listed are x1. Rows are Table 1's; init variances there are squared stds here.
-_SP: Table = {
-    "init_std": {
-        Role.HIDDEN_WEIGHT: _HALF_INVERSE_WIDTH,
-        Role.OUTPUT_WEIGHT: _HALF_INVERSE_WIDTH,
-    },
-}
-_MUP: Table = {
-    "init_std": {Role.HIDDEN_WEIGHT: _HALF_INVERSE_WIDTH, Role.OUTPUT_WEIGHT: _WIDTH_INVERSE},
-    "lr": {Role.HIDDEN_WEIGHT: _WIDTH_INVERSE, Role.OUTPUT_WEIGHT: _WIDTH_INVERSE},
-    "eps": {
-        Role.INPUT_EMBEDDING: _WIDTH_INVERSE,
-        Role.HIDDEN_WEIGHT: _WIDTH_INVERSE,
-        Role.HIDDEN_BIAS: _WIDTH_INVERSE,
-        Role.HIDDEN_NORM: _WIDTH_INVERSE,
-        Role.QK_NORM: _WIDTH_INVERSE,  # NA in print: what a user of that table would do
-    },
-    "weight_decay": {
-        Role.HIDDEN_WEIGHT: Exponents(width=1),
-        Role.OUTPUT_WEIGHT: Exponents(width=1),
-    },
-}
-_COMPLETEDP_SIZE: Table = {
-    "init_std": _MUP["init_std"],
-    "lr": {
-        Role.HIDDEN_WEIGHT: _WIDTH_INVERSE + _DEPTH_LR,
-        Role.HIDDEN_BIAS: _DEPTH_LR,
-        Role.HIDDEN_NORM: _DEPTH_LR,
-        Role.QK_NORM: _DEPTH_LR,  # no row of its own: that of hidden norms
-        Role.OUTPUT_WEIGHT: _WIDTH_INVERSE,
-    },
-    "eps": {
-        Role.INPUT_EMBEDDING: _WIDTH_INVERSE,
-        Role.HIDDEN_WEIGHT: _HIDDEN_EPS,
-        Role.HIDDEN_BIAS: _HIDDEN_EPS,
-        Role.HIDDEN_NORM: _HIDDEN_EPS,
-        Role.QK_NORM: Exponents(depth_alpha=-1),
-    },
-    "weight_decay": _MUP["weight_decay"],
-}
-# CompleteP: the gray entries of Table 1, which replace Complete(d)P's.
-_COMPLETEP: Table = {
-    "init_std": {**_COMPLETEDP_SIZE["init_std"], Role.OUTPUT_WEIGHT: ONE},
-    "lr": {**_COMPLETEDP_SIZE["lr"], Role.OUTPUT_WEIGHT: ONE},
-    "eps": {
-        **_COMPLETEDP_SIZE["eps"],
-        Role.INPUT_EMBEDDING: ONE,
-        Role.QK_NORM: _HIDDEN_EPS,  # NA in print: an ordinary hidden norm
-    },
-    "weight_decay": _COMPLETEDP_SIZE["weight_decay"],
-    "multiplier": {Role.OUTPUT_WEIGHT: _WIDTH_INVERSE},
-}
-
-
-def _filled(table: Table) -> Table:
-    return {name: _every_role(ONE) | table.get(name, {}) for name in HYPERPARAMETERS}
-
-
-TABLE: dict[str, Table] = {
-    "sp": _filled(_SP),
-    "mup": _filled(_MUP),
-    "completep": _filled(_COMPLETEP),
-    "completedp": _with_batch_and_tokens(_COMPLETEDP_SIZE),
-}
-
-_RESIDUAL = Exponents(depth_alpha=-1)
-RESIDUAL: dict[str, Exponents] = {
-    "sp": ONE,
-    "mup": ONE,
-    "completep": _RESIDUAL,
-    "completedp": _RESIDUAL,
-}
+from completedp.theory.tables import AXES as AXES
+from completedp.theory.tables import HYPERPARAMETERS as HYPERPARAMETERS
+from completedp.theory.tables import PARAMETERISATIONS as PARAMETERISATIONS
+from completedp.theory.tables import TABLES, Exponents
+from completedp.theory.tables import ParameterisationName as ParameterisationName
+from completedp.theory.value import Trace, powers, product
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,15 +51,19 @@ class Shift:
 
     def __post_init__(self) -> None:
         roles = ("residual", *(str(role) for role in Role))
-        _one_of("shift role", self.role, roles)
-        _one_of("shift hyperparameter", self.hyperparameter, HYPERPARAMETERS)
-        _one_of("shift axis", self.axis, AXES)
+        check_one_of("shift role", self.role, roles)
+        check_one_of("shift hyperparameter", self.hyperparameter, HYPERPARAMETERS)
+        check_one_of("shift axis", self.axis, AXES)
         check_number("shift by", self.by, low=-8, high=8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """A parameterisation with every choice made; recipes record one."""
+    """A parameterisation with every choice made; recipes record one.
+
+    >>> Rules(alpha=0.5).residual_multiplier(Ratios(depth=4))
+    0.5
+    """
 
     parameterisation: str = "completedp"
     """sp, mup, completep or completedp."""
@@ -208,16 +81,19 @@ class Rules:
     """`torch`: decay is multiplied by lr, as torch's AdamW does; `independent`: it is not."""
     shifts: tuple[Shift, ...] = field(default=())
     """Changes to single exponents, for ablations."""
+    optimizer: str = ADAMW.name
+    """What trains the model: adamw."""
 
     def __post_init__(self) -> None:
-        _one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
-        _one_of("output_norm_eps", self.output_norm_eps, ("printed", "gradient"))
-        _one_of("beta_rule", self.beta_rule, ("linear", "power"))
-        _one_of("weight_decay convention", self.weight_decay, ("torch", "independent"))
+        check_one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
+        check_one_of("optimizer", self.optimizer, OPTIMIZERS)
+        check_one_of("output_norm_eps", self.output_norm_eps, ("printed", "gradient"))
+        check_one_of("beta_rule", self.beta_rule, ("linear", "power"))
+        check_one_of("weight_decay convention", self.weight_decay, ("torch", "independent"))
         check_number("alpha", self.alpha, low=0.5, high=1.0)
         check_number("token_exponent", self.token_exponent, low=0.0, high=1.0)
         for axis in self.axes:
-            _one_of("axis", axis, AXES)
+            check_one_of("axis", axis, AXES)
 
     def exponents(self, role: str, hyperparameter: str) -> dict[str, float]:
         """The power of each of the four ratios in a factor, every choice applied."""
@@ -225,17 +101,25 @@ class Rules:
 
     def residual_exponents(self) -> dict[str, float]:
         """The power of each ratio in the multiplier of both residual branches."""
-        return self._resolve(RESIDUAL[self.parameterisation], "residual", "multiplier")
+        return self._resolve(TABLES[self.parameterisation].residual, "residual", "multiplier")
+
+    def scaling(self, role: str, hyperparameter: str, ratios: Ratios) -> Trace:
+        """What a base value of this role is multiplied by, factor by factor."""
+        return powers(self.exponents(role, hyperparameter), ratios)
+
+    def residual_scaling(self, ratios: Ratios) -> Trace:
+        """What the output of each residual branch is multiplied by, factor by factor."""
+        return powers(self.residual_exponents(), ratios)
 
     def factors(self, role: str, ratios: Ratios) -> Factors:
         """What each base value of a tensor of this role is multiplied by."""
         return Factors(
-            **{name: power(self.exponents(role, name), ratios) for name in HYPERPARAMETERS}
+            **{name: product(self.scaling(role, name, ratios)) for name in HYPERPARAMETERS}
         )
 
     def residual_multiplier(self, ratios: Ratios) -> float:
         """What the output of each residual branch is multiplied by before it is added."""
-        return power(self.residual_exponents(), ratios)
+        return product(self.residual_scaling(ratios))
 
     def scale_beta(self, name: str, beta: float, factor: float) -> float:
         """The target's beta. `factor` is `Factors.one_minus_beta`; `name` is for the error."""
@@ -254,12 +138,11 @@ class Rules:
         return 1.0 - one_minus
 
     def _cell(self, role: Role, hyperparameter: str) -> Exponents:
-        table = TABLE[self.parameterisation]
-        if hyperparameter not in table:
-            _one_of("hyperparameter", hyperparameter, HYPERPARAMETERS)
-        cell = table[hyperparameter][role]
+        table = TABLES[self.parameterisation]
+        cell = table.cell(self.optimizer, hyperparameter, role)
+        # AdamLH, in sec:hp-transfer-batch-size: the decay's own factor is then m_eta x m_lambda.
         if hyperparameter == "weight_decay" and self.weight_decay == "independent":
-            cell = cell + self._cell(role, "lr")
+            cell = cell * self._cell(role, "lr")
         if (
             self.output_norm_eps == "gradient"
             and (role, hyperparameter) == (Role.OUTPUT_NORM, "eps")
@@ -291,12 +174,8 @@ class Rules:
             "beta_rule": self.beta_rule,
             "weight_decay": self.weight_decay,
             "shifts": [dict(vars(shift)) for shift in self.shifts],
+            "optimizer": self.optimizer,
         }
-
-
-def power(exponents: dict[str, float], ratios: Ratios) -> float:
-    """The product of the ratios, each to its exponent."""
-    return math.prod(getattr(ratios, axis) ** exponent for axis, exponent in exponents.items())
 
 
 def factors(
@@ -307,17 +186,20 @@ def factors(
     alpha: float = 1.0,
     **choices: Any,
 ) -> Factors:
-    """The factors of one role; `choices` are the other fields of `Rules`."""
+    """What the base values of a role are multiplied by; `choices` are the other fields of `Rules`.
+
+    Factors have no unit: each multiplies the base value of the same name. `multiplier` is of the
+    forward pass, `one_minus_beta` of 1 - beta1 and 1 - beta2.
+
+    >>> found = factors("hidden_weight", Ratios(width=4, depth=4, batch=4, tokens=16))
+    >>> found.lr, found.weight_decay, found.init_std
+    (0.125, 2.0, 0.5)
+    """
     rules = Rules(parameterisation=parameterisation, alpha=alpha, **choices)
     return rules.factors(role, ratios)
 
 
 def as_role(name: str) -> Role:
     """The role of that name, or an error that lists the roles."""
-    _one_of("role", name, tuple(str(role) for role in Role))
+    check_one_of("role", name, tuple(str(role) for role in Role))
     return Role(name)
-
-
-def _one_of(what: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise CompletedpError(f"unknown {what} {value!r}: choose from {', '.join(allowed)}")

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from completedp.theory.optimizers import ADAMW
 from completedp.theory.roles import Role
-from completedp.theory.rules import (
-    HYPERPARAMETERS,
-    PARAMETERISATIONS,
-    RESIDUAL,
-    TABLE,
-    Exponents,
-    Rules,
-)
+from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios
+from completedp.theory.tables import HYPERPARAMETERS, TABLES, Exponents
 
 _TITLES = {
     "sp": "Standard parameterisation (`sp`)",
@@ -49,21 +44,22 @@ def rules_page() -> str:
     parts = [
         "# The rules",
         "This page is made by `completedp rules --markdown` from the table in "
-        "`completedp/theory/rules.py`; a test keeps the two equal.",
+        "`completedp/theory/tables.py`; a test keeps the two equal.",
         "A base value is multiplied by the entry. `m_N`, `m_L`, `m_B`, `m_D` are the ratios of "
         "target to base in width (tensor by tensor: its own fan-in over that of the same type at "
         "base), depth, batch and tokens; `a` is alpha, from 1/2 to 1; `h` is the token-horizon "
         "exponent, 1/2 in the paper. Init is given as a standard deviation, the paper's table "
         "as a variance.",
     ]
-    for name in PARAMETERISATIONS:
-        parts.append(f"## {_TITLES[name]}")
+    for table in TABLES.values():
+        parts.append(f"## {_TITLES[table.name]}")
         header = ["role", *HYPERPARAMETERS]
         rows = [
-            [str(role), *(_cell(TABLE[name][hp][role]) for hp in HYPERPARAMETERS)] for role in Role
+            [str(role), *(_cell(table.cell(ADAMW.name, h, role)) for h in HYPERPARAMETERS)]
+            for role in Role
         ]
         parts.append("\n".join(_markdown_row(row) for row in [header, ["---"] * 7, *rows]))
-        parts.append(f"Residual branches are multiplied by {_cell(RESIDUAL[name])}.")
+        parts.append(f"Residual branches are multiplied by {_cell(table.residual)}.")
     return "\n\n".join(parts) + "\n"
 
 

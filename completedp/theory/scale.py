@@ -78,7 +78,13 @@ class Ratios:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The size of one training run; `target / base` gives the `Ratios` between two."""
+    """The size of one training run; `target / base` gives the `Ratios` between two.
+
+    >>> base = Scale(width=256, depth=4, batch=16_384, tokens=16_000_000)
+    >>> target = Scale(width=1024, depth=8, batch=65_536, tokens=64_000_000)
+    >>> (target / base).width, (target / base).r, target.steps
+    (4.0, 1.0, 976)
+    """
 
     width: int
     """d_model."""

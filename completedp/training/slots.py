@@ -220,11 +220,9 @@ class Slots:
             self._parameters[tensor.name][slot].copy_(draw(tensor, trial.seed))
             self._first[index][slot].zero_()
             self._second[index][slot].zero_()
-        independent = plan.recipe.rules.weight_decay == "independent"
         for name, values in self._values.items():
-            of_trial = [getattr(tensor, name) for tensor in plan.tensors]
-            if name == "weight_decay" and independent:
-                of_trial = [t.weight_decay / t.lr for t in plan.tensors]
+            attribute = "torch_weight_decay" if name == "weight_decay" else name
+            of_trial = [getattr(tensor, attribute) for tensor in plan.tensors]
             values[:, slot] = torch.tensor(of_trial, dtype=torch.float64)
         for name, value in plan.buffers.items():
             if name in self._buffers:

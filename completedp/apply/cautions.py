@@ -1,0 +1,232 @@
+"""Cautions: models that no rules hold for, and recipes that do not fit a model.
+
+Functions called `check` raise; those called `cautions` give lines for the caller to warn with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+from completedp.apply.model_map import ModelMap
+from completedp.apply.settings import config_of, embedding_scales, setting
+from completedp.apply.structure import Structure, fans, is_norm
+from completedp.common.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.theory.roles import Role
+from completedp.theory.scale import Scale
+from completedp.theory.transfer import Transfer
+
+# Settings of a model that scale its layers by depth or its logits by width, with what undoes them.
+_OWN_SCALES: dict[str, Callable[[Any], Any]] = {
+    "scale_attn_by_inverse_layer_idx": lambda config: False,
+    "residual_multiplier": lambda config: 1.0,
+    "scale_depth": lambda config: config.num_hidden_layers**0.5,  # MiniCPM's
+    "dim_model_base": lambda config: config.hidden_size,
+}
+_SAME = 4e-3
+"""How close two constants are that are the same but for bfloat16."""
+
+
+def check_structure(structure: Structure) -> None:
+    """Raise on a model that no rules hold for: tied, or scaled by the width already."""
+    _check_not_tied(structure)
+    _check_no_readout(structure)
+
+
+def check_fit(model: ModelMap, recipe: Recipe, target: Scale) -> None:
+    """Raise where the model is not of the target's size, or its heads not of the recipe's."""
+    if model.depth != target.depth:
+        raise CompletedpError(
+            f"the model has {model.depth} blocks and the target says {target.depth}"
+        )
+    for tensor in model:
+        if tensor.type == "embedding" and tensor.width != target.width:
+            raise CompletedpError(
+                f"the model has width {tensor.width} and the target says {target.width}"
+            )
+    head_dim = model.head_dim
+    if recipe.head_dim is not None and head_dim is not None and head_dim != recipe.head_dim:
+        raise CompletedpError(
+            f"head_dim is {head_dim} and was {recipe.head_dim} at base: the rules hold when width "
+            "grows by more heads of the same size"
+        )
+
+
+def check_base(model: ModelMap, base: Scale) -> None:
+    """Raise where a base model is not of the base's size."""
+    if model.depth != base.depth:
+        raise CompletedpError(
+            f"the base model has {model.depth} blocks and the base scale says {base.depth}"
+        )
+    if (model.width or base.width) != base.width:
+        raise CompletedpError(
+            f"the base model has width {model.width} and the base scale says {base.width}"
+        )
+
+
+def check_not_frozen(model: ModelMap, multipliers: Sequence[tuple[float, float]]) -> None:
+    """Raise where a frozen tensor, which has no plan, would lose its branch's multiplier.
+
+    A vector of neither a norm nor a linear layer, such as experts' balancing bias, ends no branch.
+    """
+    if not _any_multiplier(multipliers):
+        return
+    for place, parameter in model.structure.places():
+        may_end = min(parameter.shape, default=0) > 1 and parameter.ndim > 1
+        may_end |= is_norm(place.owner) or fans(place.owner) is not None
+        if place.layer is not None and not parameter.requires_grad and may_end:
+            raise CompletedpError(
+                f"{place.name} is frozen, and its block's residual multipliers could not be "
+                "carried by it: train every tensor of the blocks, or give the model a "
+                "residual_multipliers buffer"
+            )
+
+
+def own_scale_cautions(model: nn.Module) -> Iterator[str]:
+    """Settings by which a model scales itself."""
+    config = config_of(model)
+    for name, neutral_for in _OWN_SCALES.items():
+        value = setting(config, name)
+        if value is not None and value != (neutral := neutral_for(config)):
+            yield (
+                f"config.{name} = {value!r}: the model scales itself, on top of the plan, so depth "
+                f"or width may count twice; set it to {neutral!r}"
+            )
+
+
+def plan_cautions(
+    model: ModelMap, transfer: Transfer, multipliers: Sequence[tuple[float, float]]
+) -> Iterator[str]:
+    """What a user should know before training by this plan."""
+    yield from _borrowed_types(model, transfer)
+    yield from _unmatched_widths(model, transfer.recipe)
+    yield from _moved_constants(model, transfer)
+    if transfer.ratios.width != 1.0:
+        yield from _routers(model)
+        yield from _no_output(model)
+    if _any_multiplier(multipliers):
+        yield from _own_depth_scaling(model)
+
+
+def _any_multiplier(multipliers: Sequence[tuple[float, float]]) -> bool:
+    return any(value != 1.0 for pair in multipliers for value in pair)
+
+
+def _borrowed_types(model: ModelMap, transfer: Transfer) -> Iterator[str]:
+    unknown = dict.fromkeys(t.type for t in model if transfer.is_borrowed(t.type))
+    if unknown:
+        yield (
+            f"the recipe knows no module type {', '.join(unknown)}: these get the mean of their "
+            "role's values, marked ~ in the table; for values of their own tune a base-sized copy "
+            "of this model, from Recipe.for_model"
+        )
+
+
+def _unmatched_widths(model: ModelMap, recipe: Recipe) -> Iterator[str]:
+    for tensor in model:
+        if tensor.type in recipe.types and recipe.base_width(tensor.type, tensor.name) is None:
+            yield (
+                f"the base model had several widths of {tensor.type}, none of them of a tensor "
+                f"called {tensor.name}: it is taken to grow as the model's width does; make the "
+                "recipe from a base-sized copy of this model"
+            )
+            return
+
+
+def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
+    """Factors of the model's own that are not those of the base model."""
+    base = transfer.recipe.constants
+    if base is None:
+        if transfer.ratios.width != 1.0:
+            yield from _scaled_embeddings(model.model)
+        return
+    for name in dict.fromkeys((*model.constants, *base)):
+        here, there = model.constants.get(name), base.get(name)
+        if here is None or there is None or not math.isclose(here, there, rel_tol=_SAME):
+            yield (
+                f"{name} = {_shown(here)} and was {_shown(there)} at base: the model's forward "
+                "pass has another factor, on top of the plan; set it to the base model's value"
+            )
+
+
+def _shown(constant: float | None) -> str:
+    return "not set" if constant is None else f"{constant:g}"
+
+
+def _scaled_embeddings(model: nn.Module) -> Iterator[str]:
+    """Gemma multiplies its embeddings by sqrt(width)."""
+    for name, scale in embedding_scales(model).items():
+        yield (
+            f"{name} = {scale:g}: where that grows with the width, so do the embeddings, on top "
+            "of the plan; set it to the base model's value"
+        )
+
+
+def _routers(model: ModelMap) -> Iterator[str]:
+    """A router has an output for each expert, and hidden weights more of them with the width."""
+    routers = [t.name for t in model if t.type == "router"]
+    if routers:
+        more = f" and {len(routers) - 1} more" if routers[1:] else ""
+        yield (
+            f"{routers[0]}{more}: the paper has no rule for routers, which are planned as hidden "
+            "weights; their gradients shrink less with the width than their eps then does, so "
+            'tune values of their own ("lr/type/router", "eps/type/router") or keep eps negligible'
+        )
+
+
+def _no_output(model: ModelMap) -> Iterator[str]:
+    """A head may be tied to the embedding by the forward pass alone."""
+    if not any(t.role is Role.OUTPUT_WEIGHT for t in model):
+        yield (
+            "the model has no output weight to train: if its logits are made by the embedding "
+            "(tied), no rule holds for both; give it an output layer of its own"
+        )
+
+
+def _own_depth_scaling(model: ModelMap) -> Iterator[str]:
+    """GPT-2 draws the last weights of its branches 1/sqrt(2 depth) times smaller."""
+    parameters, depth = model.parameters(), model.depth
+    first = {t.type: parameters[t.name] for t in model if t.layer == 1}
+    for reads, ends_branch in (("qkv", "attn_out"), ("mlp_in", "mlp_out")):
+        pair = [first.get(reads), first.get(ends_branch)]
+        if any(p is None or p.is_meta or type(p) is not nn.Parameter for p in pair):
+            return
+        wide, end = (float(p.detach().float().std()) for p in pair if p is not None)
+        if not wide or not math.isclose(end / wide, (2 * depth) ** -0.5, rel_tol=0.03):
+            return
+    yield (
+        f"the model's own initialisation shrinks the last weights of its branches by "
+        f"1/sqrt(2 x {depth}), so with the planned residual multipliers depth would count twice: "
+        "call plan.initialise(), which replaces it"
+    )
+
+
+def _check_not_tied(structure: Structure) -> None:
+    seen: dict[int, str] = {}
+    pairs = []
+    for place, parameter in structure.places():
+        if id(parameter) in seen:
+            pairs.append((place.name, seen[id(parameter)]))
+        seen[id(parameter)] = place.name
+    if structure.head is not None and structure.head == structure.embedding:
+        pairs.append((f"the output head {structure.head}", "the input embedding"))
+    if pairs:
+        one, other = pairs[0]
+        raise CompletedpError(
+            f"{one} and {other} are one tensor (tied): the rules for an input embedding and an "
+            "output weight differ and one tensor cannot satisfy both; untie them "
+            "(tie_word_embeddings=False in a Hugging Face config)"
+        )
+
+
+def _check_no_readout(structure: Structure) -> None:
+    for path, module in structure.modules.items():
+        if "MuReadout" in (kind.__name__ for kind in type(module).__mro__):
+            raise CompletedpError(
+                f"{path} is a MuReadout of the mup package, which divides by the width itself, on "
+                "top of the plan: make it an nn.Linear (docs/migrating.md)"
+            )

@@ -1,0 +1,123 @@
+"""ModelMap: what is known of a model before any hyperparameter is: tensors and structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+from torch import nn
+
+from completedp.apply.names import canonical_name
+from completedp.apply.settings import declared_head_dim, forward_constants
+from completedp.apply.structure import Structure
+from completedp.theory.roles import Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """What is known of one parameter."""
+
+    name: str
+    """Canonical."""
+    type: str
+    role: Role
+    layer: int | None
+    """The block it is in, counted from 1."""
+    shape: tuple[int, ...]
+    width: int
+    """What its rule scales with: a matrix's fan-in, an embedding's dimension, a vector's length."""
+    how: str
+    """What decided: `override`, `structure`, `shape` or `name`."""
+    offset: float = 0.0
+    """What its module adds to it in use: 1 for a norm that stores gain - 1."""
+
+    @property
+    def ends(self) -> str | None:
+        """The branch that it is the last linear map of; `output` for the logits."""
+        if self.type in ("unembedding", "output_bias"):
+            return "output"
+        kind = self.type.removesuffix("_bias")
+        return kind.removesuffix("_out") if kind in ("attn_out", "mlp_out") else None
+
+
+class ModelMap(Sequence[TensorInfo]):
+    """Every trainable parameter of a model, in the model's order, and the model's own sizes."""
+
+    def __init__(
+        self, model: nn.Module, structure: Structure, tensors: Sequence[TensorInfo]
+    ) -> None:
+        self.model = model
+        self.structure = structure
+        """The model's modules by canonical path, its embedding, blocks, norms and head."""
+        self.tensors = tuple(tensors)
+
+    @overload
+    def __getitem__(self, index: int) -> TensorInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TensorInfo]: ...
+    def __getitem__(self, index: int | slice) -> TensorInfo | Sequence[TensorInfo]:
+        return self.tensors[index]
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __iter__(self) -> Iterator[TensorInfo]:
+        return iter(self.tensors)
+
+    def __eq__(self, other: object) -> bool:
+        """Maps of different models are equal where their tensors are."""
+        return isinstance(other, ModelMap) and self.tensors == other.tensors
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ModelMap({list(self.tensors)!r})"
+
+    @cached_property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return max((t.layer for t in self if t.layer is not None), default=0)
+
+    @cached_property
+    def width(self) -> int | None:
+        """Width of the residual stream, by the token embedding; None where that is not trained."""
+        return next((t.width for t in self if t.type == "embedding"), None)
+
+    @cached_property
+    def head_dim(self) -> int | None:
+        """Size of an attention head, where the model tells it: by its config or its QK norms."""
+        declared = declared_head_dim(self.model)
+        if declared is not None:
+            return declared
+        normed = next((t.width for t in self if t.role is Role.QK_NORM), None)
+        said = (getattr(module, "head_dim", None) for module in self.model.modules())
+        return normed or next((size for size in said if isinstance(size, int)), None)
+
+    @cached_property
+    def constants(self) -> Mapping[str, float]:
+        """What the model's own forward pass multiplies by, by name."""
+        return forward_constants(self.model)
+
+    @cached_property
+    def blocks(self) -> list[nn.Module]:
+        """The blocks, in order; none where the model has no list of them."""
+        if self.structure.blocks is None:
+            return []
+        children = self.structure.modules[self.structure.blocks]._modules.values()
+        return [module for module in children if module is not None]
+
+    @cached_property
+    def last_norms(self) -> Mapping[tuple[int, str], str]:
+        """The path of the norm that ends a branch, by block and branch, also one without a gain."""
+        found = self.structure.norms_without_gains
+        for tensor in self:
+            if tensor.layer and tensor.type.endswith("_post_norm"):
+                branch = tensor.type.removesuffix("_post_norm")
+                found[tensor.layer, branch] = tensor.name.rpartition(".")[0]
+        return found
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The model's parameters as they are now, by canonical name: `to_empty` makes new ones."""
+        return {canonical_name(name): p for name, p in self.model.named_parameters()}

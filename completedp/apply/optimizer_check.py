@@ -1,0 +1,96 @@
+"""Whether a live optimizer still holds what was planned.
+
+Schedulers that assign rates, loaded checkpoints and hand-made groups are how plans get lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.optim import Optimizer
+
+from completedp.apply.tensors import PlanNumbers, TensorPlan
+
+_TOLERANCE = 1e-6
+"""Rates may be kept in float32."""
+_SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerCheck:
+    """What was found; prints as text."""
+
+    tensors: int
+    differences: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every tensor is there once, with its planned values."""
+        return not self.differences
+
+    def __str__(self) -> str:
+        if self.passed:
+            return f"the optimizer holds the planned values of all {self.tensors} tensors"
+        lines = [f"the optimizer differs from the plan {len(self.differences)} times:"]
+        lines += [f"  {line}" for line in self.differences[:_SHOWN]]
+        if len(self.differences) > _SHOWN:
+            lines.append(f"  and {len(self.differences) - _SHOWN} more")
+        return "\n".join(lines)
+
+
+def check_optimizer(plan: PlanNumbers, optimizer: Optimizer) -> OptimizerCheck:
+    """Compare rates (those before a schedule), decay, eps and betas, tensor by tensor.
+
+    A schedule may have taken the rates from their planned ones, but all by the same factor.
+    """
+    return OptimizerCheck(
+        tensors=len(plan.tensors), differences=tuple(_differences(plan, optimizer))
+    )
+
+
+def _differences(plan: PlanNumbers, optimizer: Optimizer) -> Iterator[str]:
+    planned = {tensor.name: tensor for tensor in plan.tensors}
+    names = {id(p): name for name, p in plan.map.parameters().items() if name in planned}
+    seen: Counter[str] = Counter()
+    along: dict[str, float] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            name = names.get(id(parameter))
+            if name is not None:
+                seen[name] += 1
+                along[name] = float(group["lr"]) / float(group.get("initial_lr", group["lr"]))
+                yield from _of_tensor(planned[name], group)
+            elif parameter.requires_grad:
+                yield f"group {number} has a tensor {list(parameter.shape)} that is not planned"
+    for name in planned:
+        if seen[name] != 1:
+            yield f"{name} is in {seen[name] or 'no'} groups"
+    if along:
+        low, high = min(along, key=lambda n: along[n]), max(along, key=lambda n: along[n])
+        if not math.isclose(along[low], along[high], rel_tol=_TOLERANCE):
+            yield (
+                f"the schedule has taken {low} to {along[low]:.6g} of its planned lr and {high} "
+                f"to {along[high]:.6g}: it should multiply all alike (cdp.attach_schedule)"
+            )
+
+
+def _of_tensor(tensor: TensorPlan, group: dict[str, Any]) -> Iterator[str]:
+    betas = group.get("betas", (None, None))
+    found = {
+        "lr": group.get("initial_lr", group["lr"]),
+        "weight_decay": group.get("weight_decay"),
+        "eps": group.get("eps"),
+        "beta1": betas[0],
+        "beta2": betas[1],
+    }
+    expected = {name: getattr(tensor, name) for name in found}
+    expected["weight_decay"] = tensor.torch_weight_decay
+    for name, value in found.items():
+        if value is None:
+            yield f"{tensor.name}: the optimizer has no {name}, planned {expected[name]:.6g}"
+        elif not math.isclose(float(value), expected[name], rel_tol=_TOLERANCE):
+            yield f"{tensor.name}: {name} is {float(value):.6g}, planned {expected[name]:.6g}"

@@ -1,0 +1,62 @@
+"""Plan: the numbers for a model at a target scale, with all that can be done with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from completedp.apply import explain, initialise, multipliers, optimise
+from completedp.apply.optimise import Implementation
+from completedp.apply.optimizer_check import OptimizerCheck, check_optimizer
+from completedp.apply.table import render
+from completedp.apply.tensors import PlanNumbers
+
+
+class Plan(PlanNumbers):
+    """What to do with a model at a target scale. Prints as a table."""
+
+    def initialise(self, seed: int = 0) -> None:
+        """Draw every parameter and attach the multipliers, in place.
+
+        The draw depends on the seed and the tensor's name alone: not on the device, the order of
+        the parameters, or who else is there.
+        """
+        initialise.initialise(self, seed)
+        self.attach()
+
+    def attach(self) -> None:
+        """Set the model's multipliers: its buffers, and hooks where branches end in norms.
+
+        `initialise` does it too. A model that is loaded instead needs it where its multipliers are
+        carried by hooks, which no checkpoint holds.
+        """
+        multipliers.attach(self)
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Groups for `torch.optim.AdamW`: tensors with equal values share one."""
+        return optimise.param_groups(self)
+
+    def adamw(self, implementation: Implementation = "auto", **options: Any) -> torch.optim.AdamW:
+        """AdamW with these groups; options go to its constructor.
+
+        `completedp.AdamW`, which takes one launch however many groups there are, wherever it is as
+        good as torch's. `implementation="torch"`, or an option that only torch's has (fused,
+        foreach, capturable, differentiable, amsgrad), gives `torch.optim.AdamW`. Either loads the
+        other's state.
+        """
+        return optimise.adamw(self, implementation, **options)
+
+    def explain(self, name: str, hyperparameter: str | None = None) -> str:
+        """Why one tensor has its values, in words and factors: `plan.explain("lm_head.weight")`."""
+        return explain.explain(self, name, hyperparameter)
+
+    def check(self, optimizer: Optimizer) -> OptimizerCheck:
+        """Whether an optimizer still holds what was planned: `.passed`; prints each difference."""
+        return check_optimizer(self, optimizer)
+
+    def __str__(self) -> str:
+        return render(self)
+
+    __repr__ = __str__

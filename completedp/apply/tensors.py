@@ -1,0 +1,210 @@
+"""The numbers of a plan: every tensor's values at the target, and how multipliers are carried.
+
+Numbers alone: what is done with them (initialise.py, multipliers.py, optimise.py, table.py and
+others) takes them from here, and `Plan` (planned.py) puts it all together.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from completedp.apply.model_map import ModelMap, TensorInfo
+from completedp.apply.names import canonical_name
+from completedp.common.errors import CompletedpError
+from completedp.theory.recipe import Recipe
+from completedp.theory.roles import BRANCHES, Role, is_bias
+from completedp.theory.scale import Ratios, Scale
+from completedp.theory.value import Trace, Value
+
+Way = Literal["buffer", "fold", "hook"]
+"""How a multiplier is carried: multipliers.py."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorPlan:
+    """One parameter: what it is, and its values at the target."""
+
+    info: TensorInfo
+    width_ratio: float
+    """Its own width over that of its type at base: m_N, tensor by tensor."""
+    values: Mapping[str, Value]
+    """lr, weight_decay, eps, beta1, beta2, multiplier, and for a matrix init_std."""
+    borrowed: bool
+    """Whether the recipe knows its role alone, and not its type."""
+    independent_decay: bool = False
+    """Whether the planned weight decay is not multiplied by lr."""
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self.info.name
+
+    @property
+    def lr(self) -> float:
+        """Peak learning rate."""
+        return self.values["lr"].target
+
+    @property
+    def weight_decay(self) -> float:
+        """As the recipe's rules mean it: multiplied by lr, or not."""
+        return self.values["weight_decay"].target
+
+    @property
+    def torch_weight_decay(self) -> float:
+        """As torch's AdamW takes it, which multiplies by lr: a schedule then scales both alike."""
+        return self.weight_decay / self.lr if self.independent_decay else self.weight_decay
+
+    @property
+    def eps(self) -> float:
+        """Added to the root of the second moment."""
+        return self.values["eps"].target
+
+    @property
+    def beta1(self) -> float:
+        """Of the first moment."""
+        return self.values["beta1"].target
+
+    @property
+    def beta2(self) -> float:
+        """Of the second moment."""
+        return self.values["beta2"].target
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """As torch's AdamW takes them."""
+        return self.beta1, self.beta2
+
+    @property
+    def init_std(self) -> float | None:
+        """Standard deviation of the initial draw; None for vectors, which start at a constant."""
+        return self.values["init_std"].target if "init_std" in self.values else None
+
+    @property
+    def init_value(self) -> float | None:
+        """What a vector starts at: a bias at 0, a gain at 1 less what its module adds to it."""
+        if self.info.role.is_matrix:
+            return None
+        return 0.0 if is_bias(self.info.type) else 1.0 - self.info.offset
+
+    @property
+    def multiplier(self) -> float:
+        """What its output is multiplied by in the forward pass; 1 where that is folded into it."""
+        return self.values["multiplier"].target
+
+    @property
+    def base(self) -> dict[str, float]:
+        """Values on the base model, for the same type at the same relative depth."""
+        return {name: value.base for name, value in self.values.items() if name != "multiplier"}
+
+    @property
+    def trace(self) -> dict[str, Trace]:
+        """For each value, the factors it came from; of a beta, those of 1 - beta."""
+        return {_traced(name): value.trace for name, value in self.values.items()}
+
+    def explain(self, hyperparameter: str) -> str:
+        """One line: the value and its factors, those of 1 left out."""
+        named = {_traced(name): value for name, value in self.values.items()} | dict(self.values)
+        if hyperparameter not in named:
+            raise CompletedpError(
+                f"{self.name} has no {hyperparameter!r} to explain: "
+                f"choose from {', '.join(self.values)}"
+            )
+        what = _traced(hyperparameter)
+        return f"{self.name} {what} = {named[hyperparameter].explain()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain values for JSON."""
+        plain = asdict(self.info) | {"role": str(self.info.role), "shape": list(self.info.shape)}
+        names = ("width_ratio", "init_std", "init_value", "lr", "weight_decay", "eps")
+        plain |= {name: getattr(self, name) for name in (*names, "beta1", "beta2", "multiplier")}
+        plain |= {"borrowed": self.borrowed, "base": self.base}
+        plain["trace"] = {name: [list(term) for term in t] for name, t in self.trace.items()}
+        return plain
+
+
+class PlanNumbers:
+    """Every tensor's plan, and what the forward pass multiplies by."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        target: Scale,
+        model_map: ModelMap,
+        tensors: Sequence[TensorPlan],
+        residual_multipliers: Sequence[tuple[float, float]],
+        ways: Mapping[str, Way],
+    ) -> None:
+        self.recipe = recipe
+        self.target = target
+        self.map = model_map
+        """What the model was found to be."""
+        self.tensors = list(tensors)
+        self.residual_multipliers = list(residual_multipliers)
+        """Of every block: the attention branch's and the feed-forward branch's."""
+        self.ways = dict(ways)
+        """How the multipliers of `attn`, `mlp` and `output` are carried: buffer, fold or hook."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The planned model."""
+        return self.map.model
+
+    @property
+    def ratios(self) -> Ratios:
+        """The target over the recipe's base."""
+        return self.target / self.recipe.base
+
+    @property
+    def output_multiplier(self) -> float:
+        """Forward multiplier of the unembedding; 1 but under CompleteP."""
+        return next((t.multiplier for t in self.tensors if t.info.role is Role.OUTPUT_WEIGHT), 1.0)
+
+    @property
+    def buffers(self) -> dict[str, Any]:
+        """What the model's multiplier buffers, where it has them, are set to."""
+        return {
+            "residual_multipliers": [
+                [
+                    value if self.ways[branch] == "buffer" else 1.0
+                    for branch, value in zip(BRANCHES, pair, strict=True)
+                ]
+                for pair in self.residual_multipliers
+            ],
+            "output_multiplier": (
+                self.output_multiplier if self.ways["output"] == "buffer" else 1.0
+            ),
+        }
+
+    def __getitem__(self, name: str) -> TensorPlan:
+        """The plan of one tensor, by its name."""
+        wanted = canonical_name(name)
+        for tensor in self.tensors:
+            if tensor.name == wanted:
+                return tensor
+        near = difflib.get_close_matches(wanted, [t.name for t in self.tensors])
+        hint = f": did you mean {', '.join(near)}?" if near else ""
+        raise CompletedpError(f"the plan has no tensor {name!r}{hint}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain values for JSON."""
+        return {
+            "base": self.recipe.base.to_dict(),
+            "target": self.target.to_dict(),
+            "ratios": self.ratios.to_dict(),
+            "steps": self.target.steps,
+            "rules": self.recipe.rules.to_dict(),
+            "residual_multipliers": [list(pair) for pair in self.residual_multipliers],
+            "output_multiplier": self.output_multiplier,
+            "multipliers": dict(self.ways),
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+        }
+
+
+def _traced(name: str) -> str:
+    """What a value's factors multiply to: of a beta, 1 - beta."""
+    return f"one_minus_{name}" if name in ("beta1", "beta2") else name
