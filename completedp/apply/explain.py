@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from completedp.apply.tensors import PlanNumbers, TensorPlan
-from completedp.common.errors import CompletedpError
-from completedp.theory.value import Value
 
 _DECIDED = {
     "override": "by an override",
@@ -12,21 +10,20 @@ _DECIDED = {
     "shape": "by its shape",
     "name": "by its name",
 }
+_CARRIED = {
+    "buffer": "by the model's buffer",
+    "fold": "in its other values",
+    "hook": "by a forward hook",
+}
 
 
 def explain(plan: PlanNumbers, name: str, hyperparameter: str | None = None) -> str:
     """What a tensor is and where each of its values comes from; or one of them, in a line."""
     tensor = plan[name]
-    if hyperparameter is None:
-        lines = [_value_line(plan, tensor, each) for each in tensor.values]
-        return "\n".join([_what(plan, tensor), *lines])
-    wanted = hyperparameter.removeprefix("one_minus_")
-    if wanted not in tensor.values:
-        raise CompletedpError(
-            f"{tensor.name} has no {hyperparameter!r} to explain: "
-            f"choose from {', '.join(tensor.values)}"
-        )
-    return f"{tensor.name}: {_value_line(plan, tensor, wanted).strip()}"
+    if hyperparameter is not None:
+        return _line(plan, tensor, hyperparameter)
+    lines = [_line(plan, tensor, each).removeprefix(tensor.name + ": ") for each in tensor.values]
+    return "\n".join([_what(plan, tensor), *(f"  {line}" for line in lines)])
 
 
 def _what(plan: PlanNumbers, tensor: TensorPlan) -> str:
@@ -40,27 +37,9 @@ def _what(plan: PlanNumbers, tensor: TensorPlan) -> str:
     )
 
 
-def _value_line(plan: PlanNumbers, tensor: TensorPlan, name: str) -> str:
-    value = tensor.values[name]
-    if name == "multiplier":
-        return f"  {_multiplier(plan, tensor, value)}"
-    what = f"1 - {name}" if name.startswith("beta") else name
-    target = 1.0 - value.target if name.startswith("beta") else value.target
-    beta = f", so {name} = {value.target:.6g}" if name.startswith("beta") else ""
-    left_out = ", its role being left out" if ("no_decay", 0.0) in value.trace else ""
-    at_base = f"{value.base:.6g} at base{left_out}"
-    return f"  {what} = {value.explain()} = {target:.6g}{beta} ({at_base})"
-
-
-def _multiplier(plan: PlanNumbers, tensor: TensorPlan, value: Value) -> str:
+def _line(plan: PlanNumbers, tensor: TensorPlan, hyperparameter: str) -> str:
+    line = tensor.explain(hyperparameter)
+    if hyperparameter != "multiplier":
+        return line
     branch = tensor.info.ends
-    if branch is None:
-        return "multiplier = 1: it ends no branch"
-    carried = {
-        "buffer": "by the model's buffer",
-        "fold": "folded into the values above",
-        "hook": "by a forward hook",
-    }[plan.ways[branch]]
-    if plan.ways[branch] == "fold":
-        return f"multiplier = 1, {carried}"
-    return f"multiplier = {value.explain() or '1'} = {value.target:.6g}, {carried}"
+    return f"{line}, {'for it ends no branch' if branch is None else _CARRIED[plan.ways[branch]]}"

@@ -107,15 +107,20 @@ class TensorPlan:
         return {_traced(name): value.trace for name, value in self.values.items()}
 
     def explain(self, hyperparameter: str) -> str:
-        """One line: the value and its factors, those of 1 left out."""
-        named = {_traced(name): value for name, value in self.values.items()} | dict(self.values)
-        if hyperparameter not in named:
+        """One line: the factors, those of 1 left out, and what they make."""
+        name = hyperparameter.removeprefix("one_minus_")
+        if name not in self.values:
             raise CompletedpError(
                 f"{self.name} has no {hyperparameter!r} to explain: "
                 f"choose from {', '.join(self.values)}"
             )
-        what = _traced(hyperparameter)
-        return f"{self.name} {what} = {named[hyperparameter].explain()}"
+        value = self.values[name]
+        what, made = name, f"{value.target:.6g}"
+        if _traced(name) != name:
+            what, made = f"1 - {name}", f"{1.0 - value.target:.6g}, so {name} = {made}"
+        factors = f"{value.explain()} = " if value.trace else ""
+        left_out = ", its role being left out" if ("no_decay", 0.0) in value.trace else ""
+        return f"{self.name}: {what} = {factors}{made} ({value.base:.6g} at base{left_out})"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values for JSON."""
