@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from tyro.conf import Positional
 
 from completedp.cli.shared import Verb, print_json, register
+from completedp.training.config import scale_like
 
 
 @register("inspect")
@@ -15,7 +16,11 @@ class InspectVerb(Verb):
     """A model's tensors: role, type, layer, width, and what decided each."""
 
     model: Positional[str]
-    """hf:OWNER/NAME, hf:FOLDER (its config.json alone is read), or module:function of your own."""
+    """hf:OWNER/NAME, hf:FOLDER (its config.json alone is read), or module:function of a scale."""
+    width: int | None = None
+    """d_model to make it with; a Hugging Face model is as configured if not given."""
+    depth: int | None = None
+    """Blocks to make it with."""
     override: tuple[str, ...] = ()
     """REGEX=TYPE: tensors whose names match are of that module type; the first match wins."""
     json: bool = False
@@ -25,9 +30,12 @@ class InspectVerb(Verb):
         """Print the table."""
         from completedp.apply.classify import classify
         from completedp.apply.inspect import inspect_model
-        from completedp.apply.sources import model_from, overrides_from
+        from completedp.tasks.sources import model_from, overrides_from
+        from completedp.theory.recipe import Recipe
 
-        model, overrides = model_from(self.model), overrides_from(self.override)
+        overrides, sizes = overrides_from(self.override), {"width": self.width, "depth": self.depth}
+        scale = scale_like(Recipe.default().base, **sizes)
+        model, *_ = model_from(self.model, scale, sizes, overrides=overrides)
         if self.json:
             print_json([asdict(tensor) for tensor in classify(model, overrides)])
         else:

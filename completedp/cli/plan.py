@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from completedp.cli.shared import Verb, print_json, register
-from completedp.theory.recipe import Recipe
 from completedp.lm.shape import Shape
+from completedp.theory.recipe import Recipe
 from completedp.training.config import scale_like
 
 
@@ -29,8 +29,8 @@ class PlanVerb(Verb):
     vocab: int = 4096
     """Vocabulary."""
     model: str | None = None
-    """hf:OWNER/NAME, hf:FOLDER or module:function instead of the reference model; width and depth
-    are then the model's."""
+    """hf:OWNER/NAME, hf:FOLDER (as configured, unless a width or depth is given), or
+    module:function of a scale, or of nothing, instead of the reference model."""
     override: tuple[str, ...] = ()
     """REGEX=TYPE: tensors whose names match are of that module type; the first match wins."""
     multipliers: Literal["auto", "buffer", "fold", "hook"] = "auto"
@@ -47,24 +47,22 @@ class PlanVerb(Verb):
         """Print the plan."""
         from completedp.apply.export import export
         from completedp.apply.plan import plan
-        from completedp.apply.sources import model_from, overrides_from
-        from completedp.lm.reference import meta_model
+        from completedp.lm.reference import ReferenceModel
+        from completedp.tasks.sources import model_from, overrides_from
 
         recipe = Recipe.default() if self.recipe == "default" else Recipe.load(self.recipe)
         overrides = overrides_from(self.override)
-        width, depth, model = self.width, self.depth, None
-        if self.model is not None:
-            from completedp.apply.classify import size_of
-
-            model = model_from(self.model)
-            found = size_of(model, overrides, inherited=recipe.overrides)
-            width = found[0] if width is None else width
-            depth = found[1] if depth is None else depth
-        target = scale_like(
-            recipe.base, width=width, depth=depth, batch=self.batch, tokens=self.tokens
+        sizes = {"width": self.width, "depth": self.depth}
+        length = {"batch": self.batch, "tokens": self.tokens}
+        target = scale_like(recipe.base, **sizes, **length)
+        if self.model is None:
+            make = ReferenceModel(vocab=self.vocab, shape=self.shape, head_dim=recipe.head_dim)
+        else:
+            make = self.model
+        model, width, depth = model_from(
+            make, target, sizes, overrides=overrides, inherited=recipe.overrides
         )
-        if model is None:
-            model = meta_model(model_config(self.shape, self.vocab, target, recipe.head_dim))
+        target = scale_like(target, width=width, depth=depth)
         planned = plan(model, recipe, target, overrides=overrides, multipliers=self.multipliers)
         if self.explain:
             print(planned.explain(self.explain))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import ExitStack, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -16,6 +16,8 @@ from completedp.cli.shared import Verb, as_config, print_json, register
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import StudyConfig, WorkerConfig
+from completedp.tasks.config import Sources
+from completedp.theory.scale import Ratios
 
 _SQLITE = b"SQLite format 3\0"
 """How such files begin, stores among them."""
@@ -34,16 +36,19 @@ class StartVerb(StudyConfig, WorkerConfig):
 
     def run(self) -> int:
         """Search, and say what was found."""
-        from completedp.studies.objective import Objective, study_spec
-        from completedp.studies.run import open_study, run_study
+        from completedp.studies.objective import Objective
+        from completedp.studies.run import open_study, spec_from, start_from
+        from completedp.studies.session import work_shown
         from completedp.studies.store import Store
 
         config = as_config(self, StudyConfig)
-        options = as_config(self, WorkerConfig)
-        Objective(study_spec(config), self.data, options)  # mistakes are said before a file is made
-        with Store(self.store) as store:
-            study = open_study(store, self.study, config)
-            _work(study, lambda report: run_study(study, self.data, options, report), self.json)
+        task, recipe = start_from(config)
+        spec = spec_from(config, task, recipe)
+        objective = Objective(spec, task, as_config(self, WorkerConfig))
+        with Store(self.store) as store:  # after all mistakes were said: it makes a file
+            study = open_study(store, self.study, spec)
+            work_shown(study, objective)
+            _print_status(study, self.json)
         return 0
 
 
@@ -58,32 +63,33 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerVerb(Place, WorkerConfig):
-    """Join a study from any machine that has its tokens and reaches its store."""
+class WorkerVerb(Place, WorkerConfig, Sources):
+    """Join a study from any machine that has its data and reaches its store."""
 
-    data: str
-    """Folder of tokens: the study's, by digest."""
     json: bool = False
     """Print how it stands at the end as JSON."""
 
     def run(self) -> int:
         """Work until the budget is finished."""
-        from completedp.studies.run import run_study
+        from completedp.studies.objective import Objective
+        from completedp.studies.session import work_shown
         from completedp.studies.store import Store
 
-        options = as_config(self, WorkerConfig)
+        sources, options = as_config(self, Sources), as_config(self, WorkerConfig)
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
-            _work(study, lambda report: run_study(study, self.data, options, report), self.json)
+            work_shown(study, Objective.of(study, sources, options))
+            _print_status(study, self.json)
         return 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayVerb(Place, WorkerConfig):
-    """Join a study with workers on a Ray cluster, one to a GPU; dead ones are started again."""
+class RayVerb(Place, WorkerConfig, Sources):
+    """Join a study with workers on a Ray cluster, one to a GPU; dead ones are started again.
 
-    data: str
-    """Folder of tokens: the study's, under the same path on every node."""
+    Data and modules must be under the same paths on every node.
+    """
+
     workers: int
     """How many; each takes a GPU if the cluster has any, else a CPU."""
     address: str | None = None
@@ -97,11 +103,10 @@ class RayVerb(Place, WorkerConfig):
         from completedp.studies.ray_workers import run_on_ray
         from completedp.studies.store import Store
 
-        options = as_config(self, WorkerConfig)
+        sources, options = as_config(self, Sources), as_config(self, WorkerConfig)
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
             counts = study.counts()
-            print(_described(study), file=sys.stderr)
             with Reporter("search: trials", counts["budget"], counts["finished"]) as reporter:
 
                 def report(counts: dict[str, int], faults: list[Exception]) -> None:
@@ -118,7 +123,7 @@ class RayVerb(Place, WorkerConfig):
                     run_on_ray(
                         self.store,
                         study.name,
-                        self.data,
+                        sources,
                         options,
                         self.workers,
                         self.address,
@@ -139,7 +144,7 @@ class StatusVerb(Place):
 
     def run(self) -> int:
         """Look and say."""
-        from completedp.studies.run import status
+        from completedp.studies.status import status
         from completedp.studies.store import Store
 
         with Store(self.store, create=False) as store:
@@ -157,11 +162,9 @@ class StatusVerb(Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestVerb(Place, WorkerConfig):
+class BestVerb(Place, WorkerConfig, Sources):
     """Measure what a study recommends on fresh seeds, against its start, and write the recipe."""
 
-    data: str
-    """Folder of tokens: the study's."""
     out: str
     """Recipe file to write."""
     rungs: tuple[str, ...] = ()
@@ -173,37 +176,25 @@ class BestVerb(Place, WorkerConfig):
 
     def run(self) -> int:
         """Measure, choose and write."""
-        from completedp.common.progress import Reporter
+        from completedp.studies.objective import Objective
         from completedp.studies.run import best
+        from completedp.studies.session import shown_rungs
         from completedp.studies.store import Store
 
         if self.seeds < 1:
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
-        options = as_config(self, WorkerConfig)
+        sources, options = as_config(self, Sources), as_config(self, WorkerConfig)
         out = _writable(self.out)
-        reporters: dict[str, Reporter] = {}
-
-        with Store(self.store, create=False) as store, ExitStack() as shown:
-
-            def progress(scale: str, done: int, total: int) -> None:
-                if scale not in reporters:
-                    shown.close()  # the last one's
-                    reporter = Reporter(f"on {scale}: trial-steps", total)
-                    reporters[scale] = shown.enter_context(reporter)
-                reporters[scale].update(done, lambda: "")
-
-            found = best(
-                store.study(self.study),
-                self.data,
-                options,
-                rungs=self.rungs,
-                seeds=self.seeds,
-                progress=progress,
-            )
+        ratios = [Ratios.parse(text) for text in self.rungs]
+        with Store(self.store, create=False) as store, shown_rungs() as progress:
+            study = store.study(self.study)
+            objective = Objective.of(study, sources, options)
+            rungs = [objective.recipe.base.times(each) for each in ratios]
+            found = best(study, objective, rungs=rungs, seeds=self.seeds, progress=progress)
         found.recipe.save(out)
         if self.json:
-            rungs = [rung.to_dict() for rung in found.rungs]
-            print_json({"chosen": found.chosen, "rungs": rungs, "recipe": self.out})
+            climbed = [rung.to_dict() for rung in found.rungs]
+            print_json({"chosen": found.chosen, "rungs": climbed, "recipe": self.out})
         else:
             print(f"{found.lines()}\n{self.out}")
         return 0
@@ -218,7 +209,7 @@ class ExportVerb(Place):
 
     def run(self) -> int:
         """Write them."""
-        from completedp.studies.run import export_csv, export_optuna
+        from completedp.studies.export import export_csv, export_optuna
         from completedp.studies.store import Store
 
         with Store(self.store, create=False) as store:
@@ -274,43 +265,10 @@ def _writable(out: str) -> Path:
     return path
 
 
-def _work(study: Any, run: Any, as_json: bool) -> None:
-    """Work on a study with a progress line, and say how it stands at the end."""
-    from completedp.common.progress import Reporter
-
-    counts = study.counts()
-    print(_described(study), file=sys.stderr)
-    with Reporter("search: trials", counts["budget"], counts["finished"]) as reporter:
-
-        def report(fold: Any, done: Any) -> None:
-            fold.catch_up()
-            state = fold.engine.describe()
-
-            def note() -> str:
-                radius = f", radius {state['radius']:.2f}" if "radius" in state else ""
-                return (
-                    f"best {state['best_loss']:.4f}{radius}, {state['diverged']:.0f} diverged, "
-                    f"slots {done.busy:.0%} busy"
-                )
-
-            reporter.update(fold.seen, note)
-
-        run(report)
-    _print_status(study, as_json)
-
-
 def _print_status(study: Any, as_json: bool) -> None:
-    from completedp.studies.run import status
+    from completedp.studies.status import status
 
     if as_json:
         print_json(asdict(status(study)))
     else:
         print(status(study).lines())
-
-
-def _described(study: Any) -> str:
-    of_space = study.spec["space"]
-    return (
-        f"study {study.name!r}: {len(of_space['coordinates'])} coordinates "
-        f"({of_space['kind']}), {study.spec['engine']}, {study.spec['trials']} trials"
-    )

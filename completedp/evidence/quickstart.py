@@ -25,6 +25,8 @@ from completedp.common.progress import Reporter
 from completedp.evidence.plots import curves_svg, require_matplotlib, search_svg
 from completedp.evidence.report import Report
 from completedp.lm.prepare import prepare_source
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
 from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.studies.objective import Objective
 from completedp.studies.run import best, open_study, run_study
@@ -32,8 +34,6 @@ from completedp.studies.store import Store, Study
 from completedp.studies.worker import Fold, Progress
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.lm.reference import meta_model
-from completedp.lm.shape import Shape
 
 SHAPE = Shape(head_dim=16)
 CONTEXT = 64

@@ -18,13 +18,13 @@ from completedp.apply.sources import call, overrides_from
 from completedp.common.errors import CompletedpError
 from completedp.evidence.config import CheckConfig
 from completedp.evidence.measure import Sizes, byte_text, measure
+from completedp.lm.shape import Shape
 from completedp.lm.tokenizer import ByteTokenizer
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
 from completedp.training.build import choose_device, meta_model, model_config, planned_model
-from completedp.lm.shape import Shape
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from completedp.evidence.config import SweepConfig
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.lm.batches import TokenDataset
+from completedp.lm.shape import Shape
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import ModelConfig, Transformer
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.build import choose_device, meta_model, model_config, stack_model
-from completedp.lm.shape import Shape
 from completedp.training.slots import Slots, Trial
 
 TRIALS = "trials.jsonl"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from completedp.common.checks import check_number, check_path
+from completedp.tasks.config import TaskConfig
 from completedp.theory.hparams import TUNABLE
-from completedp.lm.shape import Shape
 
 REACH = 4.0
 """Octaves that a coordinate may go to either side of the start."""
@@ -16,17 +16,40 @@ EngineName = Literal["recombine", "trust-region", "cma-es", "random", "paper-gri
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyConfig:
-    """A study: what is searched, by which engine, judged how."""
+class BaseConfig(TaskConfig):
+    """A task, and the recipe that it starts from."""
 
-    data: str
-    """Folder of tokens, made by `completedp data`."""
     recipe: str = "default"
     """Recipe file to start from, or `default`; trials are at its base scale."""
+    width: int | None = None
+    """d_model of a base of your own; usual values, in place of the default recipe's, start there.
+    Depth, batch and tokens, where not given, are then the default recipe's."""
+    depth: int | None = None
+    """Blocks of a base of your own."""
+    batch: int | None = None
+    """Tokens per optimizer step of a base of your own (examples, of data that are no text)."""
+    tokens: int | None = None
+    """Tokens in all of a base of your own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_path("recipe", self.recipe)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of a base of the user's own."""
+        named = {name: getattr(self, name) for name in ("width", "depth", "batch", "tokens")}
+        return {name: size for name, size in named.items() if size is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig(BaseConfig):
+    """A study: what is searched, by which engine, judged how."""
+
     space: SpaceKind = "kronecker"
     """How depth is handled: global, type, paper, kronecker (type x depth) or full."""
     tunables: tuple[str, ...] = TUNABLE
-    """What is tuned."""
+    """What is tuned; `warmup` and `final` are the schedule's."""
     reach: float = REACH
     """Octaves a coordinate may go from its start."""
     target: tuple[str, ...] = ()
@@ -39,24 +62,12 @@ class StudyConfig:
     """Of the engine and of the trials, which all have their own."""
     stop_early: bool = False
     """End hopeless trials early, judged by their loss curves; pays with --engine trust-region."""
-    context: int = 256
-    """Tokens per sequence."""
-    z_loss: float = 1e-4
-    """Weight of the z-loss."""
-    eval_sequences: int = 256
-    """Validation sequences."""
-    shape: Shape = field(default_factory=Shape)
-    """The model's shape."""
 
     def __post_init__(self) -> None:
-        for name in ("data", "recipe"):
-            check_path(name, getattr(self, name))
+        super().__post_init__()
         check_number("trials", self.trials, low=1, high=10**9)
-        for name in ("context", "eval_sequences"):
-            check_number(name, getattr(self, name), low=1)
         check_number("reach", self.reach, low=0, high=64)
         check_number("seed", self.seed, low=0, high=2**31)
-        check_number("z_loss", self.z_loss, low=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
-from completedp.studies.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
+from completedp.studies.schema import MIGRATIONS, SCHEMA, SQLITE_CLOCK, TABLES, VERSION
 
 PATIENCE_SECONDS = 120.0
 """How long a locked file or a server that restarts is waited for before it is an error."""
@@ -149,6 +149,8 @@ class Database:
                 wal = sa.text("PRAGMA journal_mode=WAL")
                 self._patiently(alone, lambda c: c.execute(wal).all(), patience)
             version = self._patiently(self._writer, self._create, patience)
+        if version in MIGRATIONS:
+            version = self._patiently(self._writer, self._migrate, patience)
         if version != VERSION:
             raise CompletedpError(
                 f"the store {self.shown} has schema version {version}, this completedp knows "
@@ -173,6 +175,16 @@ class Database:
             TABLES.create_all(connection)
             connection.execute(sa.insert(SCHEMA).values(version=VERSION))
             return VERSION
+        return version
+
+    def _migrate(self, connection: sa.Connection) -> int | None:
+        """Bring an older store to this version, step by step."""
+        self.lock_creation(connection)
+        version = self._version(connection)
+        while version in MIGRATIONS:
+            connection.exec_driver_sql(MIGRATIONS[version])
+            version += 1
+        connection.execute(sa.update(SCHEMA).values(version=version))
         return version
 
     def _may_pass(self, error: DBAPIError) -> bool:

@@ -58,6 +58,15 @@ class Bounds:
         return np.clip(point, self.low, self.high)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Proposal:
+    """A new trial: where in the space, with which seed, and at which of the study's sites."""
+
+    point: np.ndarray
+    seed: int
+    site: int = 0
+
+
 ABSURD = 1e12
 """No loss of a run that went well is larger."""
 
@@ -119,6 +128,11 @@ class Engine(ABC):
         if number == 0:
             return self.bounds.start.copy()
         return self.bounds.clip(self._propose(number, np.random.default_rng([self.seed, number])))
+
+    def propose(self, number: int) -> Proposal:
+        """Trial `number`: its point, and a seed of its own (below 2^31)."""
+        seed = int(np.random.default_rng([self.seed, number, 1]).integers(2**31))
+        return Proposal(point=self.ask(number), seed=seed)
 
     def recommend(self) -> np.ndarray:
         """The point the engine would use now."""

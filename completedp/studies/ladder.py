@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from completedp.common.errors import CompletedpError
-from completedp.studies.objective import Objective
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
+from completedp.training.runner import Runner
 
 START = "start"
 _FRESH = 2**31
@@ -61,7 +61,7 @@ class Rung:
 
 
 def climb(
-    objective: Objective,
+    runner: Runner,
     candidates: dict[str, Recipe],
     scales: Sequence[Scale],
     *,
@@ -72,13 +72,13 @@ def climb(
     for scale in scales:  # what cannot be is said before anything is trained
         for name, recipe in candidates.items():
             try:
-                objective.trial_at(recipe, scale, seed=_FRESH)
+                runner.trial(recipe, scale, _FRESH, name)
             except CompletedpError as error:
                 raise CompletedpError(f"{name} cannot be carried to {scale}: {error}") from None
     rungs = []
     for height, scale in enumerate(scales):
         fresh = [_FRESH + seeds * height + seed for seed in range(seeds)]
-        rung = measure(objective, candidates, scale, fresh, progress)
+        rung = measure(runner, candidates, scale, fresh, progress)
         rungs.append(rung)
         kept = [standing.candidate for standing in rung.standings]
         kept = kept[: math.ceil(len(kept) / 2)]
@@ -89,7 +89,7 @@ def climb(
 
 
 def measure(
-    objective: Objective,
+    runner: Runner,
     candidates: dict[str, Recipe],
     scale: Scale,
     seeds: Sequence[int],
@@ -97,7 +97,7 @@ def measure(
 ) -> Rung:
     """Every candidate at one scale on every seed, in slots."""
     trials = [
-        objective.trial_at(recipe, scale, seed, label=(name, seed))
+        runner.trial(recipe, scale, seed, name)
         for name, recipe in candidates.items()
         for seed in seeds
     ]
@@ -110,9 +110,8 @@ def measure(
             progress(str(scale), trained, total)
 
     losses: dict[str, list[float]] = {name: [] for name in candidates}
-    for outcome in objective.slots(scale, len(trials)).run(trials, progress=count):
-        loss = math.inf if outcome.valid_loss is None else outcome.valid_loss
-        losses[outcome.trial.label[0]].append(loss)
+    for outcome in runner.run(trials, scale, count=len(trials), progress=count):
+        losses[outcome.key].append(outcome.loss)
     standings = [Standing(candidate=name, losses=found) for name, found in losses.items()]
     standings.sort(key=lambda standing: standing.mean)
     return Rung(scale=scale, standings=standings)

@@ -13,20 +13,22 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from completedp.common.checks import check_number, check_path
+from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
 from completedp.common.process import held_signals
 from completedp.studies.config import WorkerConfig
 from completedp.studies.objective import Objective
-from completedp.studies.run import run_study
 from completedp.studies.store import Store, Study
+from completedp.studies.worker import work
+from completedp.tasks.config import Sources
 
 Report = Callable[[dict[str, int], list[Exception]], None]
 """Told the study's counts, and why workers were given up, every second."""
@@ -44,7 +46,7 @@ _OBJECTS_BYTES = 2**27
 def run_on_ray(
     store_url: str,
     study_name: str | None,
-    data: str,
+    sources: Sources,
     options: WorkerConfig,
     workers: int,
     address: str | None = None,
@@ -60,15 +62,15 @@ def run_on_ray(
     and when all are, that is raised. Ctrl-C and SIGTERM stop the workers.
     """
     check_number("workers", workers, low=1)
-    check_path("data", data)
-    data = str(Path(data).expanduser().absolute())  # the workers are in folders of their own
+    if ":" not in sources.data:  # the workers are in folders of their own
+        sources = replace(sources, data=str(Path(sources.data).expanduser().absolute()))
     address = address or os.environ.get("RAY_ADDRESS") or _LOCAL
     with Store(store_url, create=False) as store:
         study = store.study(study_name)
         if _is_finished(study.counts()):
             return
         if address == _LOCAL:
-            Objective(study.spec, data, options)  # mistakes are said before a cluster is started
+            Objective.of(study, sources, options)  # mistakes are said before a cluster is started
         else:
             _refuse_shown_password(store_url)
         with _connected(address, workers) as ray:
@@ -77,19 +79,22 @@ def run_on_ray(
 
             def launch() -> Any:
                 task = worker.options(name=f"completedp search {study.name}")
-                return task.remote(url, study.name, data, options)
+                return task.remote(url, study.name, sources, options)
 
             _drive(ray, study, launch, workers, report)
 
 
-def _search_worker(url: str, study_name: str, data: str, options: WorkerConfig) -> str | None:
+def _search_worker(
+    url: str, study_name: str, sources: Sources, options: WorkerConfig
+) -> str | None:
     """The task: a worker until the study is finished. Returns why it cannot be one.
 
     As a string, since a raised error would carry all that led to it into Ray's logs.
     """
     try:
         with Store(url, create=False) as store:
-            run_study(store.study(study_name), data, options)
+            study = store.study(study_name)
+            work(study, Objective.of(study, sources, options))
     except CompletedpError as error:
         return f"{socket.gethostname()}: {error}"
     return None

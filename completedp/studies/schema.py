@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
-VERSION = 1
+VERSION = 2
 SQLITE_CLOCK = "completedp_now"
 """The function that a connection to SQLite must bring with it."""
 
@@ -53,6 +53,7 @@ TRIALS = sa.Table(
     sa.Column("token", sa.Text, nullable=False),
     sa.Column("lease_until", sa.Double, nullable=False),
     sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("site", sa.Integer, nullable=False, server_default="0"),
     sa.Column("point", sa.LargeBinary, nullable=False),
     sa.Column("started_at", sa.Double, nullable=False),
     sa.Column("finished_at", sa.Double),
@@ -64,6 +65,10 @@ TRIALS = sa.Table(
     sa.Column("result", sa.Text),
     sa.UniqueConstraint("study", "sequence"),
 )
+MIGRATIONS = {
+    1: f"ALTER TABLE {TRIALS.name} ADD COLUMN site INTEGER NOT NULL DEFAULT 0",
+}
+"""What makes of a store of each version one of the next."""
 NOTES = sa.Table(
     "completedp_notes",
     TABLES,

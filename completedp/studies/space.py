@@ -28,13 +28,16 @@ import numpy as np
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import REACH, SpaceKind
 from completedp.studies.engines import Bounds
-from completedp.theory.hparams import TUNABLE, Hyperparameters
+from completedp.theory.hparams import TUNABLE, Hyperparameters, check_coordinate
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role
 from completedp.theory.scale import Scale
 
 KINDS: tuple[str, ...] = get_args(SpaceKind)
 _LARGEST_ONE_MINUS_BETA = 0.999
+_SCHEDULE = "schedule/"
+SCHEDULED = ("warmup", "final", "decay")
+"""Parts of the schedule that can be tuned: as fractions, multiplied like any value, at most 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +50,15 @@ class Space:
 
     def recipe(self, recipe: Recipe, point: Iterable[float]) -> Recipe:
         """The recipe at a point."""
-        moved = recipe.hyperparameters.with_vector(self.coordinates, point)
-        return replace(recipe, hyperparameters=moved)
+        values = dict(zip(self.coordinates, (float(x) for x in point), strict=True))
+        schedule = {
+            name.removeprefix(_SCHEDULE): min(1.0, _scheduled(recipe, name) * 2.0**octaves)
+            for name, octaves in values.items()
+            if name.startswith(_SCHEDULE)
+        }
+        tuned = {name: x for name, x in values.items() if not name.startswith(_SCHEDULE)}
+        moved = recipe.hyperparameters.with_vector(tuple(tuned), tuned.values())
+        return replace(recipe, hyperparameters=moved, schedule=replace(recipe.schedule, **schedule))
 
     def describe(self) -> str:
         """How the number of coordinates comes about, in a line."""
@@ -81,9 +91,10 @@ def make_space(
     if kind not in KINDS:
         raise CompletedpError(f"unknown space {kind!r}: choose from {', '.join(KINDS)}")
     for tunable in tunables:
-        if tunable not in TUNABLE:
+        if tunable not in (*TUNABLE, *SCHEDULED):
             raise CompletedpError(
-                f"unknown hyperparameter {tunable!r}: choose from {', '.join(TUNABLE)}"
+                f"unknown hyperparameter {tunable!r}: choose from "
+                f"{', '.join((*TUNABLE, *SCHEDULED))}"
             )
     if not tunables or len(set(tunables)) < len(tunables):
         raise CompletedpError(f"tunables = {list(tunables)} must name one or more, each once")
@@ -93,6 +104,9 @@ def make_space(
         tunables = [tunable for tunable in tunables if tunable != "weight_decay"]
     types, depth = tuple(types or recipe.types), recipe.base.depth
     names = tuple(name for t in tunables for name in _coordinates(t, kind, types, depth))
+    for name in names:
+        if name.startswith(_SCHEDULE):
+            _scheduled(recipe, name)
     start = recipe.hyperparameters.vector(names)
     low, high = start - reach, start + reach
     for tunable in ("one_minus_beta1", "one_minus_beta2"):
@@ -136,7 +150,36 @@ def _in_blocks(name: str) -> bool:
     return name in BRANCHES or MODULE_TYPES[name].in_blocks
 
 
+def _scheduled(recipe: Recipe, coordinate: str) -> float:
+    """A part of the recipe's schedule, which a multiplier can change."""
+    name = coordinate.removeprefix(_SCHEDULE)
+    if name not in SCHEDULED:
+        raise CompletedpError(
+            f"the schedule has no {name!r} to tune: choose from {', '.join(SCHEDULED)}"
+        )
+    value = getattr(recipe.schedule, name)
+    if not value > 0:
+        raise CompletedpError(
+            f"the schedule's {name} is 0, which no multiplier changes: start from a recipe whose "
+            f"schedule has a {name} above 0"
+        )
+    return value
+
+
+def check_coordinates(recipe: Recipe, names: Sequence[str]) -> None:
+    """Raise unless every name is a coordinate that can be varied from this recipe."""
+    for name in names:
+        if name.startswith(_SCHEDULE):
+            _scheduled(recipe, name)
+        else:
+            check_coordinate(name, recipe.base.depth)
+            if name.startswith("weight_decay/") and recipe.values.weight_decay == 0:
+                raise CompletedpError(f"weight_decay is 0, which {name!r} does not change")
+
+
 def _coordinates(tunable: str, kind: str, types: Sequence[str], depth: int) -> list[str]:
+    if tunable in SCHEDULED:
+        return [f"{_SCHEDULE}{tunable}"]
     if kind == "global":
         return [f"{tunable}/global"]
     tuned = _tuned_types(tunable, types)

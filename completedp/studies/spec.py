@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from completedp.studies.bounds import Bounds
+from completedp.studies.engines import Bounds
 from completedp.studies.space import Space
 from completedp.theory.recipe import Recipe, rules_from_dict
 from completedp.theory.rules import Rules

@@ -43,7 +43,7 @@ class Store:
         self._database.close()
 
     def create_study(self, name: str, spec: Mapping[str, Any]) -> Study:
-        """A new study; or the one of that name, if its spec is the same.
+        """A new study; or the one of that name, if its spec is the same but for its `trials`.
 
         `spec` is plain JSON. Its `trials` is the budget, which `Study.set_budget` may raise.
         """
@@ -60,7 +60,8 @@ class Store:
 
         study = self._database.run(work, write=True)
         assert study is not None
-        if difference := _first_difference(study.spec, spec):
+        theirs, mine = (dict(each) | {"trials": 0} for each in (study.spec, spec))
+        if difference := _first_difference(theirs, mine):
             raise CompletedpError(
                 f"the study {name!r} in {self._database.shown} {difference}: "
                 "give the study another name, or the same settings"

@@ -25,8 +25,11 @@ from sqlalchemy import bindparam
 
 from completedp.common.errors import CompletedpError
 from completedp.studies.database import Database
-from completedp.studies.engines import Engine
+from completedp.studies.engines import Engine, Proposal
 from completedp.studies.schema import NOTES, RUNNING, STUDIES, TRIALS, now
+
+IMPOSSIBLE = "impossible"
+"""The status of a trial whose point has no plan, such as a beta outside [0, 1)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,6 +41,8 @@ class Claim:
     """1 for the first worker to run it."""
     point: np.ndarray
     seed: int
+    site: int
+    """Which of the study's sites it trains at."""
     token: str
     """What the row must still hold for this claim to count."""
 
@@ -49,6 +54,8 @@ class Finished:
     sequence: int
     number: int
     point: np.ndarray
+    site: int
+    seed: int
     loss: float
     """Infinite where it diverged."""
     status: str
@@ -70,6 +77,7 @@ class TrialRow:
     attempt: int
     worker: str
     seed: int
+    site: int
     point: np.ndarray
     lease_until: float
     started_at: float
@@ -98,7 +106,7 @@ _LEASE = {"state": "running", "started_at": now(), "lease_until": now() + bindpa
 _LOCK = sa.select(STUDIES.c.budget).where(_THIS_STUDY).with_for_update()
 _BUDGET = sa.update(STUDIES).where(_THIS_STUDY)
 _EXPIRED = (
-    sa.select(TRIALS.c.number, TRIALS.c.attempt, TRIALS.c.point, TRIALS.c.seed)
+    sa.select(TRIALS.c.number, TRIALS.c.attempt, TRIALS.c.point, TRIALS.c.seed, TRIALS.c.site)
     .where(_OF_STUDY, RUNNING, TRIALS.c.lease_until <= now())
     .order_by(TRIALS.c.number)
     .limit(1)
@@ -121,7 +129,8 @@ _COUNTS = sa.select(
     sa.func.count().filter(RUNNING).label("running"),
     sa.func.count().filter(RUNNING, TRIALS.c.lease_until <= now()).label("expired"),
     sa.func.count().filter(~RUNNING).label("finished"),
-    sa.func.count().filter(~RUNNING, TRIALS.c.loss == math.inf).label("diverged"),
+    sa.func.count().filter(~RUNNING, TRIALS.c.status == "diverged").label("diverged"),
+    sa.func.count().filter(~RUNNING, TRIALS.c.status == IMPOSSIBLE).label("impossible"),
 ).where(_OF_STUDY)
 _THIS_NOTE = (NOTES.c.study == bindparam("study_"), NOTES.c.key == bindparam("key_"))
 
@@ -137,13 +146,13 @@ class Study:
     def claim(
         self,
         worker: str,
-        propose: Callable[[int], tuple[np.ndarray, int]],
+        propose: Callable[[int], Proposal],
         *,
         lease_seconds: float,
     ) -> Claim | None:
         """A trial to run: one whose lease has run out, else a new one; None when there is neither.
 
-        `propose(number)` gives a new trial's point and seed (below 2^63). It is called inside the
+        `propose(number)` gives a new trial; its seed is below 2^63. It is called inside the
         transaction: `finished_since` is then on the same connection, and nothing can finish until
         the claim is done. All other writers wait meanwhile, so catch up with `finished_since`
         before the claim, and in `propose` only on the few that finished since. It may be called
@@ -156,7 +165,7 @@ class Study:
             expired = connection.execute(_EXPIRED, self._key).first()
             token = secrets.token_hex(16)
             if expired is not None:
-                number, attempt, point, seed = expired
+                number, attempt, point, seed, site = expired
                 attempt += 1
                 row = {"number_": number, "attempt": attempt, "token": token}
                 connection.execute(_TAKE_OVER, lease | row)
@@ -165,13 +174,19 @@ class Study:
                 if number >= budget:
                     return None
                 attempt = 1
-                proposed, seed = propose(number)
-                point, seed = np.asarray(proposed, dtype="<f8").tobytes(), int(seed)
+                proposed = propose(number)
+                point, seed = np.asarray(proposed.point, dtype="<f8").tobytes(), proposed.seed
+                site = proposed.site
                 row = {"study": self._key["study_"], "number": number, "attempt": attempt}
-                row |= {"token": token, "point": point, "seed": seed}
+                row |= {"token": token, "point": point, "seed": int(seed), "site": site}
                 connection.execute(_INSERT, lease | row)
             return Claim(
-                number=number, attempt=attempt, point=_vector(point), seed=seed, token=token
+                number=number,
+                attempt=attempt,
+                point=_vector(point),
+                seed=seed,
+                site=site,
+                token=token,
             )
 
         return self._database.run(work, write=True)
@@ -272,7 +287,8 @@ class Study:
         ]
 
     def counts(self) -> dict[str, int]:
-        """How many trials: the budget; running, and expired among them; finished, and diverged.
+        """How many trials: the budget; running, and expired among them; finished, and of these
+        diverged, and impossible (of no plan).
 
         A trial that nobody has claimed yet is only a number: budget - running - finished of them.
         """
@@ -287,14 +303,24 @@ class Study:
 
     def set_note(self, key: str, value: Mapping[str, Any]) -> None:
         """Keep a JSON object with the study, in place of what was there."""
-        row = {"study": self._key["study_"], "key": key, "value": json.dumps(dict(value))}
+        self.change_note(key, lambda _: value)
 
-        def work(connection: sa.Connection) -> None:
+    def change_note(
+        self, key: str, change: Callable[[dict[str, Any] | None], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Keep what `change` makes of what was there, which nobody else changes meanwhile."""
+
+        def work(connection: sa.Connection) -> dict[str, Any]:
             connection.execute(_LOCK, self._key)
-            connection.execute(sa.delete(NOTES).where(*_THIS_NOTE), self._key | {"key_": key})
+            this = self._key | {"key_": key}
+            old = connection.scalar(sa.select(NOTES.c.value).where(*_THIS_NOTE), this)
+            value = dict(change(None if old is None else json.loads(old)))
+            connection.execute(sa.delete(NOTES).where(*_THIS_NOTE), this)
+            row = {"study": self._key["study_"], "key": key, "value": json.dumps(value)}
             connection.execute(sa.insert(NOTES), row)
+            return value
 
-        self._database.run(work, write=True)
+        return self._database.run(work, write=True)
 
 
 def checked_budget(trials: object) -> int:

@@ -13,19 +13,20 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import chain
 
 from completedp.common.errors import CompletedpError
 from completedp.common.process import held_signals
-from completedp.studies.engines import Engine
+from completedp.studies.engines import Engine, Proposal
 from completedp.studies.objective import Objective
 from completedp.studies.stopping import EarlyStop
 from completedp.studies.store import Claim, Study
-from completedp.training.slots import Outcome, Trial
+from completedp.studies.study import IMPOSSIBLE
+from completedp.training.trials import Outcome, Stack, Trial
 
 _WAIT_SECONDS = 1.0
 
@@ -46,11 +47,10 @@ class Fold:
                 self.stopping.tell(trial.number, trial.point, trial.curve, trial.loss, trial.status)
             self.seen = trial.sequence + 1
 
-    def propose(self, number: int) -> tuple[np.ndarray, int]:
-        """A new trial's point and seed."""
+    def propose(self, number: int) -> Proposal:
+        """A new trial."""
         self.catch_up()
-        seed = int(np.random.default_rng([self.study.spec["seed"], number, 1]).integers(2**31))
-        return self.engine.ask(number), seed
+        return self.engine.propose(number)
 
 
 @dataclass
@@ -65,8 +65,8 @@ class Progress:
 
 def make_fold(study: Study, objective: Objective) -> Fold:
     """The study's engine and stopping rule, told nothing yet."""
-    stopping = EarlyStop(objective.recipe.base.steps) if study.spec["stop_early"] else None
-    return Fold(study, objective.engine(), stopping)
+    stopping = EarlyStop(objective.recipe.base.steps) if objective.spec.stop_early else None
+    return Fold(study, objective.engine(study), stopping)
 
 
 def work(
@@ -86,41 +86,62 @@ def work(
     left = study.counts()
     if left["finished"] >= left["budget"]:
         return
-    slots = objective.slots(trials=left["budget"] - left["finished"])
     lease, done = objective.options.lease, Progress()
+    waiting: deque[Trial[Claim]] = deque()
+    """Claimed, and of another site than the one that trains now."""
 
     with held_signals() as interrupted, _kept_alive(study, lease) as held:
 
-        def trials() -> Iterator[Trial]:
+        def claimed() -> Trial[Claim] | None:
+            """The next trial to train; points of no plan are written down on the way."""
             while (claim := study.claim(name, fold.propose, lease_seconds=lease)) is not None:
                 held.add(claim)
-                trial = None
-                with suppress(CompletedpError):  # far out there are points of no plan
-                    trial = objective.trial(claim)
-                if trial is None:
-                    study.finish(claim, loss=math.inf, status="diverged", steps=0, curve=[])
+                try:
+                    return objective.trial(claim)
+                except CompletedpError as error:
+                    nothing = {"status": IMPOSSIBLE, "result": {"reason": str(error)}}
+                    study.finish(claim, loss=math.inf, steps=0, curve=[], **nothing)
                     held.discard(claim)
+            return None
+
+        def of_site(site: int) -> Iterator[Trial[Claim]]:
+            """Trials of one site, until one of another comes up."""
+            while not waiting and (trial := claimed()) is not None:
+                if trial.key.site != site:
+                    waiting.append(trial)
                 else:
                     yield trial
 
-        def stop(running: Sequence[tuple[Trial, list[float]]]) -> list[bool]:
+        def stop(running: Sequence[tuple[Trial[Claim], list[float]]]) -> list[bool]:
             if fold.stopping is None:
                 return [False] * len(running)
-            return fold.stopping.hopeless([(t.label.number, losses) for t, losses in running])
+            return fold.stopping.hopeless([(t.key.number, losses) for t, losses in running])
 
         def progress(steps: int) -> None:
             done.steps += steps
-            done.busy = slots.busy_steps / max(1, slots.slot_steps)
             if report is not None:
                 report(fold, done)
             if interrupted():
                 raise KeyboardInterrupt
 
         while True:
-            for outcome in slots.run(trials(), stop=stop, progress=progress):
-                _finish(study, fold, outcome)
-                held.discard(outcome.trial.label)
-                done.trials += 1
+            trial = waiting.popleft() if waiting else claimed()
+            if trial is not None:
+                site = trial.key.site
+                counts = study.counts()
+                left = counts["budget"] - counts["finished"]
+                stack = objective.runner.stack(objective.spec.sites[site].scale, left)
+
+                def seen(steps: int, stack: Stack = stack) -> None:
+                    done.busy = stack.busy_steps / max(1, stack.slot_steps)
+                    progress(steps)
+
+                trials = chain([trial], of_site(site))
+                for outcome in stack.run(trials, stop=stop, progress=seen):
+                    _finish(study, fold, outcome)
+                    held.discard(outcome.key)
+                    done.trials += 1
+                continue
             counts = study.counts()
             if counts["finished"] >= counts["budget"]:
                 break
@@ -131,17 +152,14 @@ def work(
         report(fold, done)
 
 
-def _finish(study: Study, fold: Fold, outcome: Outcome) -> None:
+def _finish(study: Study, fold: Fold, outcome: Outcome[Claim]) -> None:
     fold.catch_up()
-    loss, result = outcome.valid_loss, None
+    loss, result = outcome.loss, None
     if outcome.status == "stopped" and fold.stopping is not None:
-        loss, result = (
-            fold.stopping.estimate(outcome.trial.label.point, outcome.losses),
-            {"estimated": True},
-        )
-    loss = math.inf if loss is None else loss
+        loss = fold.stopping.estimate(outcome.key.point, outcome.losses)
+        result = {"estimated": True}
     study.finish(
-        outcome.trial.label,
+        outcome.key,
         loss=loss,
         status=outcome.status if math.isfinite(loss) else "diverged",
         steps=len(outcome.losses),

@@ -6,7 +6,7 @@ import copy
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from completedp.apply.classify import size_of
 from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
 from completedp.theory.scale import Scale
 
 
@@ -29,29 +31,39 @@ def maker_from(source: str, vocab: int | None = None) -> Callable[[Scale], nn.Mo
     return function_from(source, "model", "hf:OWNER/NAME, hf:FOLDER or module:function")
 
 
-def model_from(source: str, scale: Scale | None = None) -> nn.Module:
-    """A model on the meta device: a Hugging Face config as it is, or what a function gives.
+def model_from(
+    source: str | Callable[[Scale], nn.Module],
+    scale: Scale,
+    sizes: Mapping[str, int | None],
+    *,
+    overrides: Mapping[str, str] | None = None,
+    inherited: Mapping[str, str] | None = None,
+) -> tuple[nn.Module, int, int]:
+    """A model on the meta device, its width and its depth.
 
-    The function may take a scale, or nothing where its model has one size.
+    A function of nothing has one size, and a Hugging Face config is taken as it is unless `sizes`
+    gives a width or a depth; all others are asked for the scale.
     """
-    maker = maker_from(source)
+    maker = maker_from(source) if isinstance(source, str) else source
+    shown = f"model {source[:200]!r}" if isinstance(source, str) else name_of(source)
+    fixed = not isinstance(maker, HuggingFace) and not inspect.signature(maker).parameters
     with torch.device("meta"):
-        if isinstance(maker, HuggingFace) and scale is None:
-            return maker.as_configured()
-        takes_none = not isinstance(maker, HuggingFace) and not inspect.signature(maker).parameters
-        if scale is None and not takes_none:
-            raise CompletedpError(f"model {source[:200]!r} takes a scale: give --width and --depth")
         try:
-            model = maker() if takes_none else maker(scale)  # type: ignore[call-arg, arg-type]
+            if isinstance(maker, HuggingFace) and not any(sizes.values()):
+                model = maker.as_configured()
+            else:
+                model = maker() if fixed else maker(scale)  # type: ignore[call-arg]
         except CompletedpError as error:
-            raise CompletedpError(f"model {source[:200]!r}: {error}") from None
+            raise CompletedpError(f"{shown}: {error}") from None
         except (Exception, SystemExit) as error:  # the user's own code may fail in any way
-            raise CompletedpError(f"model {source[:200]!r}: {short(error)}") from None
+            raise CompletedpError(f"{shown}: {short(error)}") from None
     if not isinstance(model, nn.Module):
-        raise CompletedpError(
-            f"model {source!r} gave a {type(model).__name__}, not a torch.nn.Module"
-        )
-    return model
+        raise CompletedpError(f"{shown} gave a {type(model).__name__}, not a torch.nn.Module")
+    width, depth = size_of(model, overrides, inherited=inherited)
+    for name, found in (("width", width), ("depth", depth)):
+        if sizes.get(name) not in (None, found):
+            raise CompletedpError(f"{shown} has {name} {found}, not the {sizes[name]} asked for")
+    return model, width, depth
 
 
 def function_from(source: str, what: str, forms: str = "module:function") -> Callable[..., Any]:
@@ -154,22 +166,18 @@ class HuggingFace:
         return text.hidden_size // heads
 
     def _model(self, config: Any) -> nn.Module:
-        from transformers import AutoModelForCausalLM
-
+        hf = import_extra("transformers", "hf:")
         try:
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            return hf.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         except Exception as error:  # of the config, or of what is in it
             raise CompletedpError(f"no model {self.source[:200]!r}: {short(error)}") from None
 
 
 def _config(name: str) -> Any:
-    try:
-        from transformers import AutoConfig
-    except ImportError:
-        raise CompletedpError('hf: needs transformers: pip install "completedp[hf]"') from None
+    hf = import_extra("transformers", "hf:")
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise CompletedpError(f"no folder {name[:200]!r} with a config.json")
     try:
-        return AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=False)
+        return hf.AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=False)
     except Exception as error:  # of the hub or of the file
         raise CompletedpError(f"no model 'hf:{name[:200]}': {short(error)}") from None

@@ -209,12 +209,6 @@ class Recipe:
             if not isinstance(value, str | int | float | bool):
                 where = _path("provenance.", key)
                 raise CompletedpError(f"{where} must be text or a number, not {value!r}")
-        rules = _checked(Rules, "rules", data["rules"], axes=list, shifts=list)
-        shifts = tuple(
-            Shift(**_checked(Shift, f"rules.shifts[{i}]", item))
-            for i, item in enumerate(rules.get("shifts", []))
-        )
-        rules |= {"axes": tuple(rules.get("axes", Rules.axes)), "shifts": shifts}
         schedule = _checked(Schedule, "schedule", data["schedule"], boundaries=list, levels=list)
         for name in ("boundaries", "levels"):
             if name in schedule:
@@ -229,13 +223,23 @@ class Recipe:
             ),
             widths=data["widths"],
             head_dim=data["head_dim"],
-            rules=Rules(**rules),
+            rules=rules_from_dict(data["rules"]),
             schedule=Schedule(**schedule),
             no_decay=tuple(data["no_decay"]),
             overrides=data.get("overrides", {}),
             constants=data.get("constants"),
             provenance=data["provenance"],
         )
+
+
+def rules_from_dict(data: Any) -> Rules:
+    """The inverse of `Rules.to_dict`, checked key by key."""
+    rules = _checked(Rules, "rules", data, axes=list, shifts=list)
+    shifts = tuple(
+        Shift(**_checked(Shift, f"rules.shifts[{i}]", item))
+        for i, item in enumerate(rules.get("shifts", []))
+    )
+    return Rules(**rules | {"axes": tuple(rules.get("axes", Rules.axes)), "shifts": shifts})
 
 
 def numberless(name: str) -> str:

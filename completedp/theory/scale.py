@@ -125,6 +125,12 @@ class Scale:
             tokens=self.tokens / base.tokens,
         )
 
+    def times(self, ratios: Ratios) -> Scale:
+        """The scale that is so many times this one; sizes are rounded to whole numbers."""
+        return Scale(
+            **{axis: round(size * getattr(ratios, axis)) for axis, size in self.to_dict().items()}
+        )
+
     def to_dict(self) -> dict[str, int]:
         """Plain numbers, for JSON."""
         return asdict(self)

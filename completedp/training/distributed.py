@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from completedp.apply.plan import Plan
-from completedp.apply.structure import Structure
 from completedp.common.errors import CompletedpError
 from completedp.common.process import Interrupted
 from completedp.lm.loss import Loss
@@ -146,7 +145,7 @@ def distribute(
 ) -> nn.Module:
     """Give a planned model without memory its values, and return its loss as a parallel module."""
     module = _WithLoss(model, loss)
-    blocks = _blocks(planned)
+    blocks = planned.map.blocks
     if compile:
         for block in blocks:
             block.compile(dynamic=False)
@@ -161,14 +160,6 @@ def distribute(
         device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
     )
-
-
-def _blocks(planned: Plan) -> list[nn.Module]:
-    structure = Structure(
-        planned.model, {t.name for t in planned.tensors if t.info.how == "override"}
-    )
-    assert structure.blocks is not None  # or there would have been no plan
-    return [m for m in structure.modules[structure.blocks].children()]
 
 
 def _shard(module: _WithLoss, blocks: list[nn.Module], ranks: Ranks) -> None:

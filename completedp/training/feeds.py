@@ -106,6 +106,7 @@ class StreamFeed:
     def batch(self, step: Tensor) -> Batch:
         return self._buffers
 
+
 def sample_batch(data: Data, size: int, device: torch.device) -> Batch:
     """A batch of one slot, [1, examples, ...] each, to measure or try with."""
     if isinstance(data.train, Stream):

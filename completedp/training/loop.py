@@ -240,7 +240,7 @@ class _Run:
 
     def _update(self, steps: int) -> None:
         """One optimizer step on this rank's part of one batch, in micro-batches."""
-        config, ranks = self.config, self.ranks
+        config = self.config
         set_learning_rates(self.optimizer, self.recipe.schedule(self.step, steps))
         rows = self._rows()
         own = len(rows[0])
@@ -274,9 +274,7 @@ class _Run:
     def _next_of_stream(self, stream: Stream) -> Batch:
         """The next batch; a resumed run first passes over what was trained on."""
         if self.stream is None:
-            self.stream = islice(
-                stream.iterate(self.examples, self.config.seed), self.step, None
-            )
+            self.stream = islice(stream.iterate(self.examples, self.config.seed), self.step, None)
         batch = next(self.stream, None)
         if batch is None:
             raise CompletedpError(
@@ -382,9 +380,7 @@ class _Run:
 
 
 @torch.no_grad()
-def evaluate(
-    loss: Callable[..., Loss], task: Task, config: TrainConfig, ranks: Ranks
-) -> float:
+def evaluate(loss: Callable[..., Loss], task: Task, config: TrainConfig, ranks: Ranks) -> float:
     """Mean loss over the same held-out examples every time, shared among the ranks."""
     held_out = task.data.evaluation(config.eval_sequences)
     size = config.micro_batch or max(1, EVALUATION_TOKENS // task.data.unit)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch import nn
 
 from completedp.common.checks import check_number
 from completedp.lm.reference import ReferenceModel
@@ -38,14 +39,20 @@ class Runner:
         self.task, self._slots, self._compile = task, slots, compile
         self.device = choose_device(device)
         self._dtype = choose_dtype("auto", self.device)
-        self._stacks: dict[tuple[Scale, int | None], Stack] = {}
+        self._stacks: dict[Scale, tuple[Stack, int | None]] = {}
+        """By scale: a stack, and for how many trials it was made."""
+        self._blanks: dict[tuple[int, int], nn.Module] = {}
+        """Models without memory, which plans are made for."""
         self._why_not: str | None = None
         """What keeps the model out of slots; empty where nothing does."""
 
     def trial(self, recipe: Recipe, scale: Scale, seed: int, key: Key) -> Trial[Key]:
         """A recipe carried to a scale, as something to train."""
         self.task.data.examples(scale.batch)
-        planned = self.task.plan(recipe, scale)
+        size = scale.width, scale.depth
+        if size not in self._blanks:
+            self._blanks[size] = self.task.model(scale)
+        planned = self.task.plan(recipe, scale, self._blanks[size])
         return Trial(plan=planned, seed=seed, steps=scale.steps, key=key)
 
     def run(
@@ -61,16 +68,19 @@ class Runner:
         return self.stack(scale, count).run(trials, stop=stop, progress=progress)
 
     def stack(self, scale: Scale, trials: int | None = None) -> Stack:
-        """Where trials of a scale train: slots, with room for `trials` if so many are known."""
-        count = self._slots if trials is None or self._slots is None else min(self._slots, trials)
-        known = count if count is not None else trials
-        if (scale, known) not in self._stacks:
+        """Where trials of a scale train: slots, with room for `trials` if so many are known.
+
+        A stack that is there is used again unless most of it would be idle, or too little of it.
+        """
+        there = self._stacks.pop(scale, None)
+        if there is None or not _suits(*there, trials):
             while len(self._stacks) >= _KEPT:
                 del self._stacks[next(iter(self._stacks))]
-            self._stacks[scale, known] = self._make(scale, count, trials)
-        # The last one asked for is the last to go.
-        self._stacks[scale, known] = self._stacks.pop((scale, known))
-        return self._stacks[scale, known]
+            there = None  # its memory is needed for the new one
+            count = self._slots if trials is None else min(self._slots or trials, trials)
+            there = self._make(scale, None if self._slots is None else count, trials), trials
+        self._stacks[scale] = there  # the last one asked for is the last to go
+        return there[0]
 
     def _make(self, scale: Scale, count: int | None, trials: int | None) -> Stack:
         if self._why_not is None:
@@ -112,3 +122,10 @@ class Runner:
         except CannotStackError as error:
             return str(error)
         return ""
+
+
+def _suits(stack: Stack, made_for: int | None, trials: int | None) -> bool:
+    """Whether a stack serves for so many trials about as well as a new one would."""
+    if trials is None or made_for is None or stack.count < made_for:
+        return trials is None or stack.count <= 2 * trials  # as many slots as there can be
+    return trials <= made_for and stack.count <= 2 * trials

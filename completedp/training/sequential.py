@@ -2,8 +2,7 @@
 
 What keeps a model out of slots: randomness in its forward pass, control flow that depends on
 values, statistics of batches, multipliers by hooks, or an operator without a rule for vmap. Such a
-model trains as its user would train it, with plain steps, or as one recorded CUDA graph where the
-device and the model allow that.
+model trains as its user would train it, step by step.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class OneAtATime:
     ) -> None:
         self.why = why
         """What keeps the model out of slots."""
-        self._task, self._scale, self._device, self._dtype = task, scale, device, dtype
+        self._task, self._device, self._dtype = task, device, dtype
         self._examples = task.data.examples(scale.batch)
         self._held_out = task.data.evaluation(task.eval_examples)
         self.busy_steps = self.slot_steps = 0
@@ -64,18 +63,21 @@ class OneAtATime:
     def _train(
         self, trial: Trial[Key], stop: Stop[Key] | None, progress: Progress | None
     ) -> Outcome[Key]:
-        model = give_memory(trial.plan.model, self._device)
-        trial.plan.initialise(trial.seed)
+        scale = trial.plan.target
+        model = self._task.model(scale, None if self._dtype == torch.float32 else self._dtype)
+        planned = self._task.plan(trial.plan.recipe, scale, model)  # the trial's has no memory
+        give_memory(model, self._device)
+        planned.initialise(trial.seed)
         model.train()
         torch.manual_seed(trial.seed)  # of dropout and the like
-        optimizer = trial.plan.adamw()
+        optimizer = planned.adamw()
         loss = self._task.batch_loss(model, self._dtype)
         losses: list[float] = []
         recent: list[Tensor] = []
         status = "ok"
         batches = itertools.islice(self._batches(trial.seed), trial.steps)
         for step, batch in enumerate(batches):
-            set_learning_rates(optimizer, trial.plan.recipe.schedule(step, trial.steps))
+            set_learning_rates(optimizer, planned.recipe.schedule(step, trial.steps))
             recent.append(_step(loss, optimizer, batch))
             if len(recent) < CHECK_EVERY and step + 1 < trial.steps:
                 continue
@@ -118,9 +120,7 @@ class OneAtATime:
         return total / count
 
 
-def _step(
-    loss: Callable[..., Loss], optimizer: torch.optim.Optimizer, batch: Batch
-) -> Tensor:
+def _step(loss: Callable[..., Loss], optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
     found = loss(*batch)
     found.total.backward()
     optimizer.step()

@@ -87,9 +87,7 @@ class Slots:
         self._held_out: list[Batch] = data.evaluation(eval_examples) if eval_examples else []
         if count is None:
             sample = sample_batch(data, examples, self.device)
-            count = slots_that_fit(
-                model, self._make_loss(), sample, weights=weights, trials=trials
-            )
+            count = slots_that_fit(model, self._make_loss(), sample, weights=weights, trials=trials)
         self._stack(count)
         self.busy_steps = self.slot_steps = 0
         """Slot-steps that trained a trial, and all that ran: their ratio is the occupancy."""

@@ -1,0 +1,68 @@
+"""Cells: a study whose trials are listed beforehand, as a sweep's are.
+
+The list is kept with the study, so any worker on any machine can take its part. It may grow: what
+is asked for later and not there yet is added at the end, and what is there stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from completedp.common.errors import CompletedpError
+from completedp.studies.engines import Bounds, Engine, Proposal
+from completedp.studies.study import Study
+
+NAME = "cells"
+"""The engine's name in a study's spec, and the note's that holds the list."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One trial to be run: a site's number, a point, a seed."""
+
+    site: int
+    point: tuple[float, ...]
+    seed: int
+
+
+class Cells(Engine):
+    """Proposes what the study's list says."""
+
+    def __init__(self, bounds: Bounds, seed: int, *, study: Study | None = None) -> None:
+        super().__init__(bounds, seed)
+        self._study = study
+        self._cells: list[Cell] = []
+
+    def propose(self, number: int) -> Proposal:
+        if number >= len(self._cells):
+            if self._study is None:
+                raise CompletedpError("a list of cells belongs to a study")
+            self._cells = read_cells(self._study)
+        cell = self._cells[number]
+        return Proposal(point=np.array(cell.point), seed=cell.seed, site=cell.site)
+
+    def _propose(self, number: int, rng: np.random.Generator) -> np.ndarray:
+        return self.propose(number).point
+
+
+def read_cells(study: Study) -> list[Cell]:
+    """The list of a study, by trial number."""
+    note: dict[str, Any] = study.get_note(NAME) or {"cells": []}
+    return [Cell(site, tuple(point), seed) for site, point, seed in note["cells"]]
+
+
+def add_cells(study: Study, wanted: Sequence[Cell]) -> list[Cell]:
+    """Add to a study's list what is not in it; returns the whole list."""
+
+    def grown(note: dict[str, Any] | None) -> dict[str, Any]:
+        there = [Cell(s, tuple(p), seed) for s, p, seed in (note or {"cells": []})["cells"]]
+        new = list(dict.fromkeys(cell for cell in wanted if cell not in set(there)))
+        return {"cells": [[c.site, list(c.point), c.seed] for c in (*there, *new)]}
+
+    cells = study.change_note(NAME, grown)["cells"]
+    study.set_budget(len(cells))
+    return [Cell(site, tuple(point), seed) for site, point, seed in cells]

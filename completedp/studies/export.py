@@ -1,0 +1,108 @@
+"""A study's trials for other programs: as CSV, or as an Optuna study for its dashboard."""
+
+from __future__ import annotations
+
+import csv
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from completedp.common.errors import CompletedpError
+from completedp.common.extras import import_extra
+from completedp.studies.store import Study, TrialRow
+
+
+def export_csv(study: Study, path: Path) -> int:
+    """Every trial as a row; returns how many."""
+    names = study.spec["space"]["coordinates"]
+    rows = study.trials(curves=False)
+    head = ("number", "state", "status", "loss", "steps", "seed", "attempt", "worker")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*head, "started_at", "finished_at", *names])
+        for row in rows:
+            own = [getattr(row, name) for name in head]
+            times = [_utc(row.started_at), _utc(row.finished_at)]
+            writer.writerow([*own, *times, *(float(x) for x in row.point)])
+    return len(rows)
+
+
+def export_optuna(study: Study, storage: str) -> int:
+    """Finished trials into an Optuna study, for its dashboard; returns how many."""
+    optuna = import_extra("optuna", "an Optuna study")
+    of_space = study.spec["space"]
+    ranges = {
+        name: optuna.distributions.FloatDistribution(low, high)
+        for name, low, high in zip(
+            of_space["coordinates"], of_space["low"], of_space["high"], strict=True
+        )
+    }
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    shown = _optuna_url(storage)
+    try:
+        made = optuna.create_study(storage=storage, study_name=study.name)
+    except optuna.exceptions.DuplicatedStudyError:
+        raise CompletedpError(
+            f"{shown!r} already has a study {study.name!r}: name another file"
+        ) from None
+    except (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        reason = str(error).splitlines()[0].replace(storage, shown)
+        raise CompletedpError(
+            f"Optuna cannot use {shown!r} ({reason}): give one such as sqlite:///optuna.db"
+        ) from None
+    finished = [row for row in study.trials(curves=False) if row.state == "finished"]
+    made.add_trials([_optuna_trial(optuna, row, ranges) for row in finished])
+    return len(finished)
+
+
+def _optuna_url(storage: str) -> str:
+    """The URL without its password; a file that is there must be Optuna's already."""
+    try:
+        url = sa.make_url(storage)
+    except SQLAlchemyError:
+        raise CompletedpError(
+            f"{storage!r} is no URL of a database: give one such as sqlite:///optuna.db"
+        ) from None
+    if url.get_backend_name() == "sqlite":
+        if url.database in (None, "", ":memory:"):
+            raise CompletedpError(
+                f"{storage!r} names no file: give one such as sqlite:///optuna.db"
+            )
+        path = Path(url.database)
+        if not path.parent.is_dir():
+            raise CompletedpError(f"{storage!r}: there is no folder {str(path.parent)!r}")
+        if path.exists() and path.stat().st_size:
+            with closing(sqlite3.connect(path)) as file:
+                try:
+                    tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+                except sqlite3.DatabaseError:
+                    tables = set()
+            if "version_info" not in tables:
+                raise CompletedpError(f"{storage!r} is a file of something else: name another")
+    return url.render_as_string(hide_password=True)
+
+
+def _optuna_trial(optuna: Any, row: TrialRow, ranges: dict[str, Any]) -> Any:
+    """Diverged and stopped trials are shown as pruned; only whole ones have a value."""
+    states = optuna.trial.TrialState
+    whole = row.status == "ok"
+    point = np.clip(row.point, [d.low for d in ranges.values()], [d.high for d in ranges.values()])
+    return optuna.trial.create_trial(
+        state=states.COMPLETE if whole else states.PRUNED,
+        params=dict(zip(ranges, (float(x) for x in point), strict=True)),
+        distributions=ranges,
+        value=row.loss if whole else None,
+        user_attrs={"status": row.status, "seed": row.seed, "worker": row.worker},
+    )
+
+
+def _utc(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,0 +1,199 @@
+"""A search in Python: `cdp.search` runs one, and what it gives back has the best recipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+from completedp.common.progress import Reporter
+from completedp.studies.config import REACH, WorkerConfig
+from completedp.studies.objective import Objective, search_spec
+from completedp.studies.registry import DEFAULT_ENGINE
+from completedp.studies.run import Best, best, open_study
+from completedp.studies.status import Status, status
+from completedp.studies.store import Store, Study, TrialRow
+from completedp.studies.worker import Fold, Progress, work
+from completedp.tasks.losses import ModelLoss
+from completedp.tasks.task import MakeModel, make_task
+from completedp.theory.hparams import TUNABLE
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+
+DEFAULT_SPACE = "kronecker"
+
+
+def search(
+    make: MakeModel | str | None,
+    base: Scale | None = None,
+    data: Any = None,
+    trials: int = 300,
+    store: str = "search.db",
+    context: int | None = None,
+    *,
+    loss: ModelLoss | str | None = None,
+    recipe: Recipe | None = None,
+    overrides: Mapping[str, str] | None = None,
+    study: str = "search",
+    space: str = DEFAULT_SPACE,
+    tunables: Sequence[str] = TUNABLE,
+    reach: float = REACH,
+    targets: Sequence[Scale] = (),
+    engine: str = DEFAULT_ENGINE,
+    seed: int = 0,
+    stop_early: bool = False,
+    eval_examples: int = 256,
+    slots: int | None = None,
+    device: str = "auto",
+    compile: bool = True,
+    quiet: bool = False,
+) -> Search:
+    """Search the hyperparameters of a model at a base scale; the same call resumes.
+
+    `make(scale)` gives the model at a scale (or its name: "module:function", "hf:OWNER/NAME"; None
+    is the reference model). `data` is a folder of tokens, or data of your own: a function of the
+    split ("train", "valid") that gives a torch Dataset or tensors, or a function of split, number
+    of examples and seed that gives an iterable of batches. `loss(model, *batch)` gives one number;
+    next-token cross-entropy if not given. With a `recipe` the search starts there, at its base;
+    else from usual values at `base`.
+
+        study = cdp.search(make, base, data="tokens", trials=300)
+        recipe = study.best(rungs=[target])
+    """
+    head_dim = None if recipe is None else recipe.head_dim
+    task = make_task(
+        make,
+        data,
+        loss=loss,
+        context=context,
+        head_dim=head_dim,
+        eval_examples=eval_examples,
+        overrides=overrides,
+    )
+    start = recipe or task.recipe(base or Recipe.default().base)
+    spec = search_spec(
+        task,
+        start,
+        trials=trials,
+        space=space,
+        tunables=tunables,
+        reach=reach,
+        targets=targets,
+        engine=engine,
+        seed=seed,
+        stop_early=stop_early,
+    )
+    options = WorkerConfig(slots=slots, device=device, compile=compile)
+    objective = Objective(spec, task, options)
+    opened = Store(store)
+    try:
+        found = Search(opened, open_study(opened, study, spec), objective)
+        found.run(quiet=quiet)
+    except BaseException:
+        opened.close()
+        raise
+    return found
+
+
+class Search:
+    """A study with its task. Prints as how it stands."""
+
+    def __init__(self, store: Store, study: Study, objective: Objective) -> None:
+        self.store, self.study, self.objective = store, study, objective
+
+    def run(self, trials: int | None = None, *, quiet: bool = False) -> None:
+        """Work on what is left of the budget, or of a larger one."""
+        if trials is not None:
+            self.study.set_budget(trials)
+        work_shown(self.study, self.objective, quiet=quiet)
+
+    def best(self, rungs: Sequence[Scale] = (), *, seeds: int = 4, quiet: bool = False) -> Recipe:
+        """The recipe that is best on the last rung, measured on fresh seeds against the start.
+
+        The ladder, every rung's losses, is in its provenance.
+        """
+        return self.ladder(rungs, seeds=seeds, quiet=quiet).recipe
+
+    def ladder(self, rungs: Sequence[Scale] = (), *, seeds: int = 4, quiet: bool = False) -> Best:
+        """The same, with every candidate's losses on every rung."""
+        with shown_rungs(quiet=quiet) as progress:
+            return best(self.study, self.objective, rungs=rungs, seeds=seeds, progress=progress)
+
+    @property
+    def status(self) -> Status:
+        """How it stands."""
+        return status(self.study)
+
+    def trials(self) -> list[TrialRow]:
+        """Every trial: point, seed, loss, curve."""
+        return self.study.trials()
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def __enter__(self) -> Search:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return self.status.lines()
+
+    __repr__ = __str__
+
+
+def work_shown(
+    study: Study, objective: Objective, *, title: str = "search", quiet: bool = False
+) -> None:
+    """Work on a study until its budget is finished, with a line of progress."""
+    counts, spec = study.counts(), objective.spec
+    if not quiet:
+        size = len(spec.space.coordinates)
+        print(
+            f"study {study.name!r}: {size} coordinates ({spec.space.kind}), {spec.engine}, "
+            f"{counts['budget']} trials",
+            file=sys.stderr,
+        )
+    with Reporter(
+        f"{title}: trials", counts["budget"], counts["finished"], quiet=quiet
+    ) as reporter:
+
+        def report(fold: Fold, done: Progress) -> None:
+            fold.catch_up()
+            state = fold.engine.describe()
+
+            def note() -> str:
+                radius = f", radius {state['radius']:.2f}" if "radius" in state else ""
+                return (
+                    f"best {state['best_loss']:.4f}{radius}, {state['diverged']:.0f} diverged, "
+                    f"slots {done.busy:.0%} busy"
+                )
+
+            reporter.update(fold.seen, note)
+
+        work(study, objective, report=report)
+
+
+@contextmanager
+def shown_rungs(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """A line of progress for each rung of a ladder."""
+    reporters: dict[str, Reporter] = {}
+    with ExitStack() as shown:
+
+        def progress(scale: str, done: int, total: int) -> None:
+            if scale not in reporters:
+                shown.close()  # the last one's
+                reporter = Reporter(f"on {scale}: trial-steps", total, quiet=quiet)
+                reporters[scale] = shown.enter_context(reporter)
+            reporters[scale].update(done, lambda: "")
+
+        yield progress
