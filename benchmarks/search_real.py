@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import ModelConfig
 from completedp.studies.config import StudyConfig, WorkerConfig
@@ -33,8 +35,6 @@ from completedp.studies.stopping import MARK, SMOOTHED_OVER
 from completedp.studies.store import Store, Study
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.lm.reference import meta_model
-from completedp.lm.shape import Shape
 
 LOOKS = (100, 300, 1000)
 PAPER, OURS = "trust-region", "recombine"

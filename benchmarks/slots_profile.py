@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from completedp.bench.config import SlotsBenchConfig
 from completedp.bench.slots import full_stack, step_seconds
 from completedp.lm.transformer import ModelConfig
-from completedp.training.build import choose_device
+from completedp.training.devices import choose_device
 
 STEPS = 3
 

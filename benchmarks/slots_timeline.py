@@ -21,10 +21,10 @@ import matplotlib.pyplot as plt
 from completedp.apply.plan import plan
 from completedp.lm.batches import TokenDataset
 from completedp.lm.prepare import prepare_source
+from completedp.lm.reference import meta_model
 from completedp.lm.transformer import ModelConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.lm.reference import meta_model
 from completedp.training.slots import Slots, Trial
 
 CONTEXT, SEQUENCES, COUNT = 32, 4, 6

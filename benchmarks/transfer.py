@@ -16,11 +16,11 @@ from pathlib import Path
 
 from completedp.evidence.config import SweepConfig
 from completedp.evidence.sweep import sweep, sweep_text
+from completedp.lm.reference import meta_model
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import ModelConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.lm.reference import meta_model
 
 BASE = Scale(width=64, depth=2, batch=16 * 256, tokens=16 * 256 * 1024)
 

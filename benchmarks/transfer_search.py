@@ -31,6 +31,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import ModelConfig
 from completedp.studies.config import StudyConfig, WorkerConfig
@@ -40,8 +42,6 @@ from completedp.studies.registry import make_engine
 from completedp.studies.space import Space, make_space
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
-from completedp.lm.reference import meta_model
-from completedp.lm.shape import Shape
 from completedp.training.slots import Slots
 
 CONTEXT, HEAD_DIM = 256, 32

@@ -27,11 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 from completedp.apply.classify import canonical_name
 from completedp.apply.plan import Plan, plan
 from completedp.common.errors import CompletedpError
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
 from completedp.lm.transformer import Transformer
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.lm.reference import meta_model
-from completedp.lm.shape import Shape
 from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 

@@ -7,15 +7,17 @@ from typing import Any
 import torch
 
 from completedp.lm.prepare import prepare_source
+from completedp.lm.reference import meta_model
 from completedp.lm.transformer import ModelConfig
 from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.studies.objective import Objective
-from completedp.studies.run import open_study
+from completedp.studies.run import open_study, spec_from
 from completedp.studies.store import Claim, Store, Study, TrialRow
 from completedp.studies.worker import make_fold, work
+from completedp.tasks.config import Sources
+from completedp.tasks.task import task_from
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.lm.reference import meta_model
 
 torch.set_num_threads(1)
 CONTEXT, STEPS = 16, 20
@@ -50,13 +52,15 @@ def make_study(
     store: Store, data: str, *, name: str = "tune", recipe: Recipe | None = None, **changes: Any
 ) -> Study:
     """That study in a store, new or there already."""
-    return open_study(store, name, settings(data, **changes), recipe or make_recipe())
+    config = settings(data, **changes)
+    start = recipe or make_recipe()
+    return open_study(store, name, spec_from(config, task_from(config, start.head_dim), start))
 
 
 def objective_of(study: Study, data: str, **changes: Any) -> Objective:
     """Its trials, one at a time unless told otherwise."""
     options: dict[str, Any] = {"slots": 1, "device": "cpu", "compile": False}
-    return Objective(study.spec, data, WorkerConfig(**(options | changes)))
+    return Objective.of(study, Sources(data=data), WorkerConfig(**(options | changes)))
 
 
 def searched(study: Study, data: str, **options: Any) -> list[TrialRow]:

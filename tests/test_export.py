@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from completedp.apply.sources import model_from
 from helpers import error_of
 from models import make_model, make_recipe, scale
 from torch import nn
 
 from completedp.apply.export import export
 from completedp.apply.plan import Plan, plan
-from completedp.apply.sources import model_from
 from completedp.cli.main import _parse
 
 LOG2 = {"lr/type/qkv": 1.0, "residual/type/mlp": -1.0, "lr/depth/2": 0.5}

@@ -27,6 +27,7 @@ from studies import (
 )
 
 from completedp.common.errors import CompletedpError
+from completedp.lm.shape import Shape
 from completedp.studies import worker
 from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.studies.objective import study_spec
@@ -41,7 +42,6 @@ from completedp.studies.store import Claim, Store, Study
 from completedp.studies.worker import Fold, Progress, make_fold, work
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
-from completedp.lm.shape import Shape
 from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 from completedp.training.slots import Outcome

@@ -30,6 +30,7 @@ from studies import (
 
 from completedp.cli.search import BestVerb, ExportVerb, StartVerb, StatusVerb
 from completedp.common.errors import CompletedpError
+from completedp.lm.shape import Shape
 from completedp.studies import ladder
 from completedp.studies.ladder import START, Rung, Standing
 from completedp.studies.objective import engine_of
@@ -46,7 +47,6 @@ from completedp.studies.run import (
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
 from completedp.theory.recipe import Recipe
-from completedp.lm.shape import Shape
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,18 @@ import torch
 
 from completedp.apply.plan import Plan, plan
 from completedp.common.errors import CompletedpError
-from completedp.lm.batches import Batches, TokenDataset
 from completedp.lm.prepare import prepare_source
-from completedp.lm.transformer import ModelConfig
-from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Scale
 from completedp.lm.reference import meta_model, planned_model
 from completedp.lm.shape import Shape
+from completedp.lm.transformer import ModelConfig
+from completedp.tasks.data import make_data
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
 from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 from completedp.training.metrics import read_metrics
-from completedp.training.slots import Outcome, Slots, Trial
+from completedp.training.slots import Slots
+from completedp.training.trials import Outcome, Trial
 
 torch.set_num_threads(1)
 CONTEXT, SEQUENCES = 16, 4
@@ -52,15 +53,13 @@ def plan_for(recipe: Recipe) -> Plan:
 
 
 def make_slots(data: str, count: int, **options: object) -> Slots:
-    settings = {"sequences": SEQUENCES, "max_steps": 60, "eval_sequences": 8, "z_loss": 1e-4}
-    settings |= {"weights": torch.float64} | options
-    train_data = TokenDataset(data, "train", CONTEXT)
-    valid_data = TokenDataset(data, "valid", CONTEXT)
-    return Slots(meta_model(CONFIG), count, train_data, valid_data, **settings)  # type: ignore[arg-type]
+    settings = {"examples": SEQUENCES, "max_steps": 60, "eval_examples": 8, "z_loss": 1e-4}
+    settings |= {"weights": torch.float64, "count": count} | options
+    return Slots(meta_model(CONFIG), make_data(data, CONTEXT), **settings)  # type: ignore[arg-type]
 
 
-def by_label(outcomes: list[Outcome]) -> dict[object, Outcome]:
-    return {outcome.trial.label: outcome for outcome in outcomes}
+def by_key(outcomes: list[Outcome]) -> dict[object, Outcome]:
+    return {outcome.key: outcome for outcome in outcomes}
 
 
 @pytest.mark.parametrize("convention", ["torch", "independent"])
@@ -72,11 +71,11 @@ def test_a_slot_agrees_with_the_loop(
     recipe = recipe.with_rules(weight_decay=convention, parameterisation=parameterisation)
     recipes = [recipe, recipe.with_values(lr=2.0**-7, beta1=0.8)]
     trials = [
-        Trial(plan=plan_for(r), seed=seed, steps=30, label=(i, seed))
+        Trial(plan=plan_for(r), seed=seed, steps=30, key=(i, seed))
         for i, r in enumerate(recipes)
         for seed in (0, 1)
     ]
-    found = by_label(list(make_slots(data, 4).run(trials)))
+    found = by_key(list(make_slots(data, 4).run(trials)))
     for i, alone in enumerate(recipes):
         config = TrainConfig(
             data=data,
@@ -110,27 +109,27 @@ def test_refilling_changes_nothing(data: str, recipe: Recipe) -> None:
     """Trials of different lengths through two slots end as they do one at a time."""
     lengths = (7, 30, 12, 5, 26, 1)
     trials = [
-        Trial(plan=plan_for(recipe.with_values(lr=2.0 ** -(5 + n % 3))), seed=n, steps=s, label=n)
+        Trial(plan=plan_for(recipe.with_values(lr=2.0 ** -(5 + n % 3))), seed=n, steps=s, key=n)
         for n, s in enumerate(lengths)
     ]
-    together = by_label(list(make_slots(data, 2).run(trials)))
+    together = by_key(list(make_slots(data, 2).run(trials)))
     assert len(together) == len(trials)
     alone = make_slots(data, 1)
     for trial in trials:
         (outcome,) = alone.run([trial])
-        assert together[trial.label].losses == pytest.approx(outcome.losses, abs=1e-9)
-        assert together[trial.label].valid_loss == pytest.approx(outcome.valid_loss, abs=1e-9)
+        assert together[trial.key].losses == pytest.approx(outcome.losses, abs=1e-9)
+        assert together[trial.key].valid_loss == pytest.approx(outcome.valid_loss, abs=1e-9)
         assert len(outcome.losses) == trial.steps
 
 
 def test_divergence_stays_in_its_slot(data: str, recipe: Recipe) -> None:
     """A neighbour that turns to NaN leaves the others' curves bit-equal to those without it."""
-    tame = [Trial(plan=plan_for(recipe), seed=n, steps=30, label=n) for n in range(3)]
+    tame = [Trial(plan=plan_for(recipe), seed=n, steps=30, key=n) for n in range(3)]
     wild = recipe.with_values(lr=1e300, weight_decay=0.0)
-    planted = [tame[0], Trial(plan=plan_for(wild), seed=9, steps=30, label="wild"), *tame[1:]]
-    clean = [tame[0], Trial(plan=plan_for(recipe), seed=9, steps=30, label="wild"), *tame[1:]]
-    with_nan = by_label(list(make_slots(data, 4, weights=torch.float32).run(planted)))
-    without = by_label(list(make_slots(data, 4, weights=torch.float32).run(clean)))
+    planted = [tame[0], Trial(plan=plan_for(wild), seed=9, steps=30, key="wild"), *tame[1:]]
+    clean = [tame[0], Trial(plan=plan_for(recipe), seed=9, steps=30, key="wild"), *tame[1:]]
+    with_nan = by_key(list(make_slots(data, 4, weights=torch.float32).run(planted)))
+    without = by_key(list(make_slots(data, 4, weights=torch.float32).run(clean)))
     assert with_nan["wild"].status == "diverged"
     assert with_nan["wild"].valid_loss is None
     assert all(math.isfinite(loss) for loss in with_nan["wild"].losses)
@@ -142,7 +141,7 @@ def test_divergence_stays_in_its_slot(data: str, recipe: Recipe) -> None:
 
 def test_early_stop_frees_the_slot(data: str, recipe: Recipe) -> None:
     """A trial that the rule stops ends as `stopped`, and the next takes its slot."""
-    trials = [Trial(plan=plan_for(recipe), seed=n, steps=50, label=n) for n in range(3)]
+    trials = [Trial(plan=plan_for(recipe), seed=n, steps=50, key=n) for n in range(3)]
     slots = make_slots(data, 1)
     outcomes = list(slots.run(trials, stop=lambda running: [t.label == 1 for t, _ in running]))
     assert [o.status for o in outcomes] == ["ok", "stopped", "ok"]
@@ -154,7 +153,7 @@ def test_mixed_trials_keep_slots_busy(data: str, recipe: Recipe) -> None:
     wild = plan_for(recipe.with_values(lr=1e300))
     tame = plan_for(recipe)
     trials = [
-        Trial(plan=wild if n % 9 == 4 else tame, seed=n, steps=30 + 7 * (n % 5), label=n)
+        Trial(plan=wild if n % 9 == 4 else tame, seed=n, steps=30 + 7 * (n % 5), key=n)
         for n in range(80)
     ]
     slots = make_slots(data, 4, weights=torch.float32)
@@ -177,14 +176,14 @@ def test_a_slot_starts_as_the_plan_does(data: str, recipe: Recipe) -> None:
 
 def test_compiled_slots_agree(data: str, recipe: Recipe) -> None:
     """The compiled program trains what the plain one does, and refills without compiling again."""
-    trials = [Trial(plan=plan_for(recipe), seed=n, steps=4 + 3 * n, label=n) for n in range(4)]
-    plain = by_label(list(make_slots(data, 2).run(trials)))
+    trials = [Trial(plan=plan_for(recipe), seed=n, steps=4 + 3 * n, key=n) for n in range(4)]
+    plain = by_key(list(make_slots(data, 2).run(trials)))
     slots = make_slots(data, 2, compile=True)
-    found = by_label(list(slots.run(trials[:2])))
+    found = by_key(list(slots.run(trials[:2])))
     stats = torch._dynamo.utils.counters["stats"]
     made = stats["unique_graphs"]
     assert made >= 3  # a block, what follows the blocks, and AdamW
-    found |= by_label(list(slots.run(trials)))
+    found |= by_key(list(slots.run(trials)))
     assert stats["unique_graphs"] == made
     for n in range(4):
         assert found[n].losses == pytest.approx(plain[n].losses, abs=1e-9)
@@ -198,19 +197,11 @@ def test_depth_costs_no_compiling(data: str, recipe: Recipe) -> None:
         before = stats["unique_graphs"]
         deep = meta_model(replace(CONFIG, depth=depth))
         planned = plan(deep, recipe, replace(TARGET, depth=depth))
-        text = TokenDataset(data, "train", CONTEXT)
-        slots = Slots(deep, 2, text, None, sequences=SEQUENCES, max_steps=3, compile=True)
+        text = make_data(data, CONTEXT)
+        slots = Slots(deep, text, count=2, examples=SEQUENCES, max_steps=3, compile=True)
         list(slots.run([Trial(plan=planned, seed=0, steps=3)]))
         made.append(stats["unique_graphs"] - before)
     assert made[0] == made[1] > 0
-
-
-def test_order_is_that_of_the_batches(data: str) -> None:
-    """The order of a whole trial is its batches' indices, one after the other."""
-    batches = Batches(TokenDataset(data, "train", CONTEXT), 3, seed=4)
-    order = batches.order(700)
-    for step in (0, 1, 350, 699):
-        assert (order[step] == batches.indices(step)).all()
 
 
 def test_impossible_stacks(data: str, recipe: Recipe) -> None:
@@ -246,19 +237,18 @@ def test_gpu_slots_follow_the_loop(data: str, recipe: Recipe, tmp_path: Path) ->
     )
     result = train(config, recipe=recipe, quiet=True)
     curve = [r["loss"] for r in read_metrics(tmp_path / "alone") if "loss" in r]
-    trials = [Trial(plan=plan_for(recipe), seed=n, steps=steps, label=n) for n in range(4)]
+    trials = [Trial(plan=plan_for(recipe), seed=n, steps=steps, key=n) for n in range(4)]
     slots = Slots(
         meta_model(CONFIG, torch.bfloat16),
-        3,
-        TokenDataset(data, "train", CONTEXT),
-        TokenDataset(data, "valid", CONTEXT),
-        sequences=SEQUENCES,
+        make_data(data, CONTEXT),
+        count=3,
+        examples=SEQUENCES,
         max_steps=60,
         device="cuda",
         z_loss=1e-4,
-        eval_sequences=8,
+        eval_examples=8,
         compile=True,
     )
-    found = by_label(list(slots.run(trials)))[1]
+    found = by_key(list(slots.run(trials)))[1]
     assert found.losses == pytest.approx(curve, abs=0.05)
     assert found.valid_loss == pytest.approx(result.valid_loss, abs=0.05)

@@ -11,11 +11,12 @@ from models import BASE_SCALE, VOCAB, make_model, make_recipe
 from torch import Tensor, nn
 
 from completedp.apply.plan import plan
-from completedp.lm.batches import Batches
+from completedp.tasks.data import Data, Order, Tokens
 from completedp.theory.recipe import Recipe
 from completedp.training.memory import is_out_of_memory, slot_memory, slots_that_fit
-from completedp.training.slots import Slots, Trial
+from completedp.training.slots import Slots
 from completedp.training.stacked import reference_loss, vmapped_loss
+from completedp.training.trials import Trial
 
 torch.set_num_threads(1)
 SLOTS, SEQUENCES, CONTEXT, WIDTH, DEPTH = 3, 2, 12, 64, 2
@@ -71,7 +72,7 @@ class Plain(nn.Module):
         return self.unembedding(self.output_norm(x))
 
 
-class Tokens:
+class RandomTokens:
     """Stands where a token folder does."""
 
     def __init__(self, windows: int = 40) -> None:
@@ -83,6 +84,11 @@ class Tokens:
     def take(self, indices: Any) -> tuple[Any, Any]:
         rows = self._rows[indices]
         return rows[:, :-1], rows[:, 1:]
+
+
+def token_data() -> Data:
+    tokens = Tokens(RandomTokens())
+    return Data(train=tokens, valid=tokens, unit=CONTEXT, digest="", name="random")
 
 
 def stacked_example(
@@ -151,20 +157,28 @@ def test_any_module_trains_in_slots() -> None:
     recipe = Recipe.for_model(blank, scale, lr=2.0**-6, weight_decay=0.2, eps=1e-6)
     plans = [plan(model, recipe.with_values(lr=lr), scale) for lr in (2.0**-6, 2.0**-8)]
     trials = [
-        Trial(plan=p, seed=seed, steps=10, label=(i, seed))
+        Trial(plan=p, seed=seed, steps=10, key=(i, seed))
         for i, p in enumerate(plans)
         for seed in (0, 1)
     ]
-    data: Any = Tokens()
-    slots = Slots(model, 3, data, None, sequences=SEQUENCES, max_steps=10, weights=torch.float64)
-    found = {outcome.trial.label: outcome.losses for outcome in slots.run(trials)}
+    data = Tokens(RandomTokens())
+    slots = Slots(
+        model,
+        token_data(),
+        count=3,
+        examples=SEQUENCES,
+        max_steps=10,
+        weights=torch.float64,
+        eval_examples=0,
+    )
+    found = {outcome.key: outcome.losses for outcome in slots.run(trials)}
     for i, planned in enumerate(plans):
         planned.initialise(seed=1)
         optimizer = planned.adamw()
         losses = []
         for step in range(10):
-            rows = data.take(Batches(data, SEQUENCES, 1).indices(step))
-            inputs, targets = (torch.from_numpy(part) for part in rows)
+            rows = data.take(Order(data, SEQUENCES, 1).steps(step, step + 1)[0])
+            inputs, targets = data.batch(rows)
             loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
             optimizer.zero_grad()
             loss.backward()
@@ -230,16 +244,15 @@ def small_stack(count: int | None, **options: Any) -> tuple[Slots, list[Trial]]:
     model = make_model(WIDTH, DEPTH, device="meta")
     scale = replace(BASE_SCALE, batch=SEQUENCES * CONTEXT, tokens=SEQUENCES * CONTEXT * 30)
     planned = plan(model, make_recipe(), scale)
-    data: Any = Tokens()
-    slots = Slots(model, count, data, data, sequences=SEQUENCES, max_steps=30, **options)
-    trials = [Trial(plan=planned, seed=n, steps=5 + n, label=n) for n in range(10)]
+    slots = Slots(model, token_data(), count=count, examples=SEQUENCES, max_steps=30, **options)
+    trials = [Trial(plan=planned, seed=n, steps=5 + n, key=n) for n in range(10)]
     return slots, trials
 
 
 def test_out_of_memory_goes_on_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots that no longer fit are halved with a warning; no trial is lost and none ends twice."""
     slots, trials = small_stack(8)
-    expected = {o.trial.label: o.losses for o in slots.run(trials)}
+    expected = {o.key: o.losses for o in slots.run(trials)}
     slots, trials = small_stack(8)
     advance, steps = Slots._advance, iter(range(10**6))
 
@@ -252,9 +265,9 @@ def test_out_of_memory_goes_on_with_fewer(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.warns(UserWarning, match="8 slots do not fit .* going on with 4"):
         outcomes = list(slots.run(trials))
     assert slots.count == 4
-    assert sorted(o.trial.label for o in outcomes) == list(range(10))
+    assert sorted(o.key for o in outcomes) == list(range(10))
     for outcome in outcomes:
-        assert outcome.losses == pytest.approx(expected[outcome.trial.label], abs=1e-5)
+        assert outcome.losses == pytest.approx(expected[outcome.key], abs=1e-5)
 
 
 def test_one_slot_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +286,7 @@ def test_the_number_of_slots_follows_the_memory(monkeypatch: pytest.MonkeyPatch)
     """Without a count as many slots as fit are made: never none, nor more than pay or are used."""
     model = make_model(WIDTH, DEPTH, device="meta")
     loss = reference_loss(model)
-    rows = torch.zeros(1, SEQUENCES, CONTEXT + 1, dtype=torch.int64)
+    rows = (torch.zeros(1, SEQUENCES, CONTEXT, dtype=torch.int64),) * 2
     each = slot_memory(model, loss, rows)
     parameters = sum(p.numel() for p in model.parameters())
     assert each > 16 * parameters
@@ -296,7 +309,7 @@ def test_memory_of_a_slot_grows_with_its_batch() -> None:
     model = make_model(WIDTH, DEPTH, device="meta")
     loss = reference_loss(model)
     sizes = [
-        slot_memory(model, loss, torch.zeros(1, n, CONTEXT + 1, dtype=torch.int64))
+        slot_memory(model, loss, (torch.zeros(1, n, CONTEXT, dtype=torch.int64),) * 2)
         for n in (8, 16, 32)
     ]
     assert (sizes[2] - sizes[1]) == pytest.approx(2 * (sizes[1] - sizes[0]), rel=0.05)

@@ -16,11 +16,11 @@ from completedp.evidence.config import SweepConfig
 from completedp.evidence.optimum import find_optimum, loss_at
 from completedp.evidence.sweep import TRIALS, Point, judge, read_trials, sweep, sweep_text
 from completedp.lm.prepare import prepare_source
+from completedp.lm.reference import meta_model
+from completedp.lm.shape import Shape
 from completedp.lm.transformer import ModelConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.lm.reference import meta_model
-from completedp.lm.shape import Shape
 from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 from completedp.training.slots import Slots, Trial

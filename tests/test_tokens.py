@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from completedp.common.errors import CompletedpError
 from completedp.lm import tokens
-from completedp.lm.batches import Batches, TokenDataset, permute, validation_batches
+from completedp.lm.batches import TokenDataset, permute
 from completedp.lm.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
 from completedp.lm.tokens import Manifest, prepare
+from completedp.tasks.data import Order, Tokens, make_data
 
 TEXTS = [f"document {n}: " + "word " * (n % 7) for n in range(200)]
 BYTES = ByteTokenizer()
@@ -412,31 +413,35 @@ def test_small_permutations_are_uniform() -> None:
     assert ((seen - count / 24) ** 2 / (count / 24)).sum() < 60  # chi-square, 23 degrees: p ~ 4e-5
 
 
-@pytest.mark.parametrize("sequences", [1, 5, 1000])
-def test_batches_cover_each_epoch(folder: Path, sequences: int) -> None:
-    """Each epoch visits every window once, in another order, also when batches straddle epochs."""
-    dataset = TokenDataset(folder, "train", 16)
-    batches = Batches(dataset, sequences, seed=3)
-    steps = -(-3 * dataset.windows // sequences)
-    stream = np.concatenate([batches.indices(step) for step in range(steps)])
-    epochs = stream[: 3 * dataset.windows].reshape(3, dataset.windows)
-    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(dataset.windows), (3, 1)))
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_steps_cover_each_epoch(folder: Path, size: int) -> None:
+    """Each epoch visits every window once, in another order, also when steps straddle epochs."""
+    tokens = Tokens(TokenDataset(folder, "train", 16))
+    count = len(tokens)
+    stream = Order(tokens, size, seed=3).steps(0, -(-3 * count // size)).ravel()
+    epochs = stream[: 3 * count].reshape(3, count)
+    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(count), (3, 1)))
     assert not np.array_equal(epochs[0], epochs[1])
 
 
-def test_batches_resume(folder: Path) -> None:
-    """A run resumed at a step sees the batches of the uninterrupted one, and seeds differ."""
-    dataset = TokenDataset(folder, "train", 16)
-    whole = [Batches(dataset, 8, seed=5).batch(step) for step in range(40)]
-    resumed = Batches(TokenDataset(folder, "train", 16), 8, seed=5)
+def test_the_order_resumes(folder: Path) -> None:
+    """A run resumed at a step sees the examples of the uninterrupted one, and seeds differ."""
+    tokens = Tokens(TokenDataset(folder, "train", 16))
+    whole = Order(tokens, 8, seed=5).steps(0, 40)
     for step in range(25, 40):
-        for there, here in zip(whole[step], resumed.batch(step), strict=True):
-            np.testing.assert_array_equal(there, here)
-    other = Batches(dataset, 8, seed=6)
-    assert not np.array_equal(other.indices(0), resumed.indices(0))
-    inputs, targets = dataset.take(resumed.indices(3))
-    np.testing.assert_array_equal(inputs, whole[3][0])
-    np.testing.assert_array_equal(targets, whole[3][1])
+        resumed = Order(Tokens(TokenDataset(folder, "train", 16)), 8, seed=5)
+        np.testing.assert_array_equal(whole[step], resumed.steps(step, step + 1)[0])
+    assert not np.array_equal(Order(tokens, 8, seed=6).steps(0, 1)[0], whole[0])
+
+
+def test_a_batch_is_inputs_and_targets(folder: Path) -> None:
+    """What the loss takes is the folder's own inputs and targets of the same windows."""
+    dataset = TokenDataset(folder, "train", 16)
+    tokens = Tokens(dataset)
+    for part, own in zip(
+        tokens.batch(tokens.take(np.arange(3, 9))), dataset.take(np.arange(3, 9)), strict=True
+    ):
+        np.testing.assert_array_equal(part.numpy(), own)
 
 
 def test_batch_order_is_kept() -> None:
@@ -445,32 +450,14 @@ def test_batch_order_is_kept() -> None:
     assert order.tolist() == [9, 0, 6, 7, 1, 2, 5, 3, 4, 8]
 
 
-def test_bad_batches(folder: Path) -> None:
-    """A batch of no sequences and a negative step are quoted."""
-    dataset = TokenDataset(folder, "train", 16)
-    assert "sequences=0" in error_of(Batches, dataset, 0, 1)
-    assert "step=-1" in error_of(Batches(dataset, 1, 1).batch, -1)
-
-
-def test_validation_batches(folder: Path) -> None:
-    """Validation takes the same distinct windows every time, spread from first to last."""
-    dataset = TokenDataset(folder, "valid", 8)
-    first = list(validation_batches(dataset, 4, 3))
-    again = list(validation_batches(dataset, 4, 3))
-    assert [inputs.shape for inputs, _ in first] == [(4, 8)] * 3
-    np.testing.assert_array_equal(np.array(first), np.array(again))
-    step = dataset.windows / 12
-    spread = [int(step * place) for place in range(12)]
-    np.testing.assert_array_equal(
-        np.concatenate([inputs for inputs, _ in first]), dataset.take(spread)[0]
-    )
-
-
-def test_validation_of_a_small_split(folder: Path) -> None:
-    """A split too small for `count` gives all full batches, and for one batch an error."""
-    dataset = TokenDataset(folder, "valid", 8)
-    found = list(validation_batches(dataset, 7, 10_000))
-    assert len(found) == dataset.windows // 7
-    message = error_of(validation_batches, dataset, dataset.windows + 1, 1)
-    assert f"{dataset.windows} windows" in message
-    assert "count=0" in error_of(validation_batches, dataset, 1, 0)
+def test_evaluation_takes_the_same_windows(folder: Path) -> None:
+    """Evaluation takes the same distinct windows every time, spread from first to last."""
+    data = make_data(str(folder), 8)
+    count = len(data.valid)  # type: ignore[arg-type]
+    (first,), (again,) = data.evaluation(12), data.evaluation(12)
+    np.testing.assert_array_equal(first[0], again[0])
+    spread = np.array([int(count / 12 * place) for place in range(12)])
+    expected = Tokens(TokenDataset(folder, "valid", 8)).take(spread)
+    np.testing.assert_array_equal(first[0], expected[0])
+    (whole,) = data.evaluation(10 * count)
+    assert len(whole[0]) == count

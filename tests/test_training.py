@@ -18,14 +18,15 @@ from safetensors.torch import load_file, save_file
 from completedp.common.errors import CompletedpError
 from completedp.common.process import only_process
 from completedp.lm.prepare import prepare_source
+from completedp.lm.reference import ReferenceModel, meta_model
+from completedp.lm.shape import Shape
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.lm.reference import meta_model
 from completedp.training.checkpoint import FILE, read_step
-from completedp.lm.shape import Shape
 from completedp.training.config import TrainConfig
-from completedp.training.loop import DIVERGED_ABOVE, Result, train
+from completedp.training.loop import Result, train
 from completedp.training.metrics import read_metrics
+from completedp.training.trials import DIVERGED_ABOVE
 
 SHAPE = Shape(head_dim=8)
 BASE = Scale(width=16, depth=2, batch=64, tokens=64 * 100)
@@ -46,7 +47,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    return Recipe.for_model(meta_model(model_config(SHAPE, 257, BASE)), BASE, lr=2.0**-7)
+    return Recipe.for_model(
+        meta_model(ReferenceModel(vocab=257, shape=SHAPE).config(BASE)), BASE, lr=2.0**-7
+    )
 
 
 def config(data: str, out: Path, **changes: object) -> TrainConfig:

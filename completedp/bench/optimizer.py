@@ -19,8 +19,9 @@ from completedp.apply.classify import classify
 from completedp.bench.config import OptimizerBenchConfig
 from completedp.bench.slots import step_seconds
 from completedp.common.errors import CompletedpError
+from completedp.lm.reference import meta_model
 from completedp.lm.transformer import ModelConfig
-from completedp.training.build import choose_device, meta_model
+from completedp.training.devices import choose_device
 
 SHAPES = {
     "tiny": ModelConfig(vocab=257, width=64, depth=4, head_dim=16),

@@ -16,19 +16,15 @@ import torch
 
 from completedp.apply.plan import plan
 from completedp.bench.config import SlotsBenchConfig
+from completedp.lm.reference import meta_model, planned_model
 from completedp.lm.transformer import ModelConfig
+from completedp.tasks.data import Data, Tokens
+from completedp.tasks.losses import next_token_loss, transformer_loss
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import (
-    choose_device,
-    choose_dtype,
-    loss_of,
-    meta_model,
-    planned_model,
-    stack_model,
-)
-from completedp.training.slots import Slots, Trial
-from completedp.training.stacked import next_token_loss
+from completedp.training.devices import choose_device, choose_dtype
+from completedp.training.slots import Slots
+from completedp.training.trials import Trial
 
 
 class RandomTokens:
@@ -41,6 +37,12 @@ class RandomTokens:
     def take(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
         rows = self._rows[np.asarray(indices)]
         return rows[:, :-1], rows[:, 1:]
+
+
+def random_tokens(vocab: int, context: int, windows: int = 4096) -> Data:
+    """Data of tokens that mean nothing."""
+    tokens = Tokens(RandomTokens(vocab, windows, context))
+    return Data(train=tokens, valid=tokens, unit=context, digest="", name="random tokens")
 
 
 def bench_slots(
@@ -64,12 +66,19 @@ def bench_slots(
 
     theory = slot_bytes(model, batch, dtype.itemsize)
 
-    def add(name: str, slots: int, seconds: float, memory: float | None = None) -> None:
+    def add(
+        name: str,
+        slots: int,
+        seconds: float,
+        memory: float | None = None,
+        to_first_step: float | None = None,
+    ) -> None:
         each = seconds / slots
         row = {"way": name, "slots": slots, "ms_per_trial_step": each * 1e3}
         row |= {"trial_steps_per_second": 1 / each, "tflops": flops / each / 1e12}
         row["memory_mib_per_slot"] = None if memory is None else memory / slots / 2**20
         row["memory_over_theory"] = None if memory is None else memory / slots / theory
+        row["seconds_to_first_step"] = to_first_step
         found["rows"].append(row)
         if progress is not None:
             progress(len(found["rows"]), len(alone) + len(stacks) * len(config.slots))
@@ -81,8 +90,7 @@ def bench_slots(
         add(name, 1, _one_at_a_time(name, model, recipe, scale, config, device, dtype))
     for way in stacks:
         for count in config.slots:
-            seconds, memory = _stack(way, count, model, config, device)
-            add(way, count, seconds, memory)
+            add(way, count, *_stack(way, count, model, config, device))
     best = max(r["trial_steps_per_second"] for r in found["rows"] if r["way"] == "slots")
     for row in found["rows"]:
         if row["slots"] == 1 and not row["way"].startswith("slots"):
@@ -148,7 +156,8 @@ def _one_at_a_time(
     optimizer = planned.adamw(fused=True, capturable=graphs)
     rows = torch.randint(config.vocab, (bench.sequences, bench.context + 1), device=device)
     inputs, targets = rows[:, :-1], rows[:, 1:]
-    loss = loss_of if way == "eager" else torch.compile(loss_of, dynamic=False)
+    whole = transformer_loss
+    loss = whole if way == "eager" else torch.compile(whole, dynamic=False)
 
     def step() -> None:
         loss(model, inputs, targets, 1e-4).total.backward()
@@ -175,31 +184,35 @@ def _stack(
     config: ModelConfig,
     bench: SlotsBenchConfig,
     device: torch.device,
-) -> tuple[float, float | None]:
+) -> tuple[float, float | None, float]:
+    """Seconds a step, bytes of memory, and seconds until the first step was done."""
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if on_gpu else 0
+    began = time.perf_counter()
     slots = full_stack(count, config, bench, device, by_vmap=way == "slots by vmap")
+    slots.train_step().tolist()
+    to_first_step = time.perf_counter() - began
     seconds = step_seconds(slots.train_step, bench.steps, device)
     memory = torch.cuda.max_memory_allocated() - before if on_gpu else None
-    return seconds, memory
+    return seconds, memory, to_first_step
 
 
 def full_stack(
     count: int, config: ModelConfig, bench: SlotsBenchConfig, device: torch.device, *, by_vmap: bool
 ) -> Slots:
     """A compiled stack with a trial in every slot, on random tokens."""
-    data: Any = RandomTokens(config.vocab, 4096, bench.context)
+    dtype = choose_dtype("auto", device)
     slots = Slots(
-        stack_model(config, device),
-        count,
-        data,
-        None,
-        loss=next_token_loss if by_vmap else None,
-        sequences=bench.sequences,
+        meta_model(config, None if dtype == torch.float32 else dtype),
+        random_tokens(config.vocab, bench.context),
+        examples=bench.sequences,
         max_steps=10_000,
+        count=count,
+        loss=next_token_loss if by_vmap else None,
+        eval_examples=0,
         device=device,
         z_loss=1e-4,
         chunk=bench.chunk,
@@ -209,7 +222,7 @@ def full_stack(
     planned = plan(meta_model(config), recipe, scale)
     slots.prepare()
     for slot in range(count):
-        slots.fill(slot, Trial(plan=planned, seed=slot, steps=1000))
+        slots.fill(slot, Trial(plan=planned, seed=slot, steps=1000, key=slot))
     return slots
 
 
@@ -223,12 +236,14 @@ def _recipe(model: ModelConfig, bench: SlotsBenchConfig) -> tuple[Recipe, Scale]
 def bench_slots_text(found: dict[str, Any]) -> str:
     """The rows as a table, the ratios below."""
     lines = [f"{found['device']}, {found['dtype']}"]
-    lines.append(f"{'way':<13} {'slots':>5} {'ms/trial-step':>14} {'TFLOP/s':>9} {'MiB/slot':>9}")
+    head = f"{'way':<13} {'slots':>5} {'ms/trial-step':>14} {'TFLOP/s':>9} {'MiB/slot':>9}"
+    lines.append(f"{head} {'s to 1st step':>14}")
     for row in found["rows"]:
-        memory = row["memory_mib_per_slot"]
+        memory, first = row["memory_mib_per_slot"], row["seconds_to_first_step"]
         lines.append(
             f"{row['way']:<13} {row['slots']:>5} {row['ms_per_trial_step']:>14.3f} "
-            f"{row['tflops']:>9.3g} {'' if memory is None else f'{memory:.0f}':>9}"
+            f"{row['tflops']:>9.3g} {'' if memory is None else f'{memory:.0f}':>9} "
+            f"{'' if first is None else f'{first:.1f}':>14}"
         )
     for key, value in found.items():
         if key.startswith("slots_over_"):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 from completedp.cli.shared import Verb, as_config, print_json, register
 from completedp.evidence.config import SweepConfig
+from completedp.studies.config import WorkerConfig
 
 
 @register("sweep")
 @dataclass(frozen=True, kw_only=True)
-class SweepVerb(SweepConfig, Verb):
+class SweepVerb(SweepConfig, WorkerConfig, Verb):
     """Does a hyperparameter's best value stay put as the model or its training grows?"""
 
     resumes: ClassVar[bool] = True
@@ -20,12 +21,11 @@ class SweepVerb(SweepConfig, Verb):
 
     def run(self) -> int:
         """Sweep, or go on, and print the verdict."""
-        from completedp.evidence.sweep import sweep, sweep_text
+        from completedp.evidence.sweep import sweep_from
 
-        config = as_config(self, SweepConfig)
-        lines = sweep(config)
+        found = sweep_from(as_config(self, SweepConfig), as_config(self, WorkerConfig))
         if self.json:
-            print_json([asdict(line) for line in lines])
+            print_json(found.to_dict())
         else:
-            print(f"{sweep_text(config, lines)}\n{self.out}/sweep.svg")
+            print(f"{found}\n{self.out}/sweep.svg")
         return 0

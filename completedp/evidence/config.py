@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any, Literal
 
 from completedp.common.checks import check_number, check_path
 from completedp.common.errors import CompletedpError
+from completedp.studies.config import BaseConfig
 from completedp.theory.rules import PARAMETERISATIONS
+
+BASE = "base"
+"""The axis of the points at the base's own scale, which all axes share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,26 +89,20 @@ class CheckConfig:
         return asdict(self)
 
 
-Swept = Literal["lr", "weight_decay", "eps", "init_std"]
 Axis = Literal["width", "depth", "batch", "tokens"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepConfig:
-    """One or two hyperparameters over octaves, along axes of scale, each from the same base."""
+class SweepGrid:
+    """What is swept: one or two coordinates over octaves, along axes of scale from one base."""
 
-    data: str
-    """Folder of tokens, made by `completedp data`."""
-    out: str
-    """Folder for trials, verdict and plot; the same command goes on where it stopped."""
-    recipe: str = "default"
-    """Recipe file, or `default`; its base is the smallest scale."""
-    hyperparameters: tuple[Swept, ...] = ("lr",)
-    """One or two global values to sweep."""
+    vary: tuple[str, ...] = ("lr",)
+    """One or two values to sweep: lr, weight_decay, ... for all tensors, or any coordinate, such as
+    lr/type/qkv, residual/depth/3, schedule/warmup."""
     octaves: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
     """Log2 of what the recipe's value is multiplied by, increasing."""
     second_octaves: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0, 2.0)
-    """The same for the second hyperparameter, where there is one."""
+    """The same for the second coordinate, where there is one."""
     axes: tuple[Axis, ...] = ("width",)
     """What grows, one at a time."""
     factors: tuple[int, ...] = (1, 2, 4)
@@ -112,35 +111,16 @@ class SweepConfig:
     """Any of sp, mup, completep, completedp."""
     seeds: int = 3
     """Trials per point."""
-    slots: int | None = None
-    """Trials at once; as many as fit the memory if not given."""
-    context: int = 256
-    """Tokens per sequence."""
-    z_loss: float = 1e-4
-    """Weight of the z-loss."""
-    eval_sequences: int = 256
-    """Validation sequences."""
-    device: str = "auto"
-    """auto, cpu, cuda."""
-    compile: bool = True
-    """Compile the program of each shape."""
 
     def __post_init__(self) -> None:
-        for name in ("data", "out", "recipe"):
-            check_path(name, getattr(self, name))
-        for name in ("seeds", "context", "eval_sequences"):
-            check_number(name, getattr(self, name), low=1)
-        if self.slots is not None:
-            check_number("slots", self.slots, low=1)
-        check_number("z_loss", self.z_loss, low=0)
-        for name in ("hyperparameters", "axes"):
+        check_number("seeds", self.seeds, low=1)
+        for name in ("vary", "axes"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise CompletedpError(f"{name} = {list(values)} must name one or more, each once")
-        if len(self.hyperparameters) > 2:
+        if len(self.vary) > 2:
             raise CompletedpError(
-                f"hyperparameters = {list(self.hyperparameters)} must be one or two: "
-                "more are a search, not a grid"
+                f"vary = {list(self.vary)} must be one or two: more are a search, not a grid"
             )
         for name in ("octaves", "second_octaves"):
             octaves = getattr(self, name)
@@ -159,13 +139,39 @@ class SweepConfig:
         check_parameterisations(self.parameterisations)
 
     @property
+    def coordinates(self) -> tuple[str, ...]:
+        """What is varied, by coordinate; a value alone is that of all tensors."""
+        return tuple(name if "/" in name else f"{name}/global" for name in self.vary)
+
+    @property
     def grid(self) -> tuple[tuple[float, ...], ...]:
-        """The octaves of each hyperparameter."""
-        return (self.octaves, self.second_octaves)[: len(self.hyperparameters)]
+        """The octaves of each coordinate."""
+        return (self.octaves, self.second_octaves)[: len(self.vary)]
+
+    @property
+    def scales(self) -> list[tuple[str, int]]:
+        """Every scale once: the base, then each axis by its factors."""
+        return [(BASE, 1), *product(self.axes, self.factors[1:])]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig(SweepGrid, BaseConfig):
+    """A sweep: its grid, its task, and where results go."""
+
+    out: str
+    """Folder for trials, verdict and plot; the same command goes on where it stopped."""
+    store: str | None = None
+    """A store of trials that other machines join with `search worker`; OUT/sweep.db if not
+    given."""
+
+    def __post_init__(self) -> None:
+        SweepGrid.__post_init__(self)
+        BaseConfig.__post_init__(self)
+        check_path("out", self.out)
 
 
 def check_parameterisations(names: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from completedp.common.extras import import_extra
-from completedp.evidence.config import SweepConfig
+from completedp.evidence.config import SweepGrid
 from completedp.evidence.scaling import CheckResult, Row
 
 _QUANTITY_TITLES = {
@@ -95,7 +95,7 @@ def search_svg(studies: Mapping[str, Sequence[Any]]) -> str:
     return _svg(plt, figure)
 
 
-def sweep_svg(config: SweepConfig, lines: Sequence[Any]) -> str:
+def sweep_svg(config: SweepGrid, lines: Sequence[Any]) -> str:
     """Loss against the hyperparameters: a row per axis, a column per parameterisation.
 
     With one hyperparameter a panel has a curve per scale; with two, a map at the largest scale,
@@ -119,12 +119,12 @@ def sweep_svg(config: SweepConfig, lines: Sequence[Any]) -> str:
             draw(plt, panel, config, [line for line in mine if line.axis in ("base", axis)], axis)
             panel.set_title(f"{axis}, {name}", fontsize=10)
     for panel in axes[-1]:
-        panel.set_xlabel(f"log2({config.hyperparameters[0]} / recipe's)")
+        panel.set_xlabel(f"log2({config.vary[0]} / recipe's)")
     return _svg(plt, figure)
 
 
 def _sweep_curves(
-    plt: Any, panel: Any, config: SweepConfig, curves: Sequence[Any], axis: str
+    plt: Any, panel: Any, config: SweepGrid, curves: Sequence[Any], axis: str
 ) -> None:
     """Mean losses as lines, seeds as points; the optima dotted. Divergence leaves a gap."""
     shades = plt.get_cmap("viridis")
@@ -146,7 +146,7 @@ def _sweep_curves(
     panel.set_ylabel("validation loss")
 
 
-def _sweep_map(plt: Any, panel: Any, config: SweepConfig, maps: Sequence[Any], axis: str) -> None:
+def _sweep_map(plt: Any, panel: Any, config: SweepGrid, maps: Sequence[Any], axis: str) -> None:
     """Mean losses of the largest scale in colour; diverged cells are blank."""
     last = maps[-1]
     means = [
@@ -163,7 +163,7 @@ def _sweep_map(plt: Any, panel: Any, config: SweepConfig, maps: Sequence[Any], a
         if line.optimum.octaves is not None:
             x, y = line.optimum.octaves
             panel.plot(x, y, marker, color="red", markersize=9, label=label, fillstyle="none")
-    panel.set_ylabel(f"log2({config.hyperparameters[1]} / recipe's)")
+    panel.set_ylabel(f"log2({config.vary[1]} / recipe's)")
     if panel.get_legend_handles_labels()[0]:  # neither may be bracketed
         panel.legend(frameon=True, fontsize=7)
 

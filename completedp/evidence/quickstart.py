@@ -19,26 +19,27 @@ from typing import Any
 
 import numpy as np
 
-from completedp.apply.plan import plan
 from completedp.common.files import read_json, write_text_atomically
 from completedp.common.progress import Reporter
 from completedp.evidence.plots import curves_svg, require_matplotlib, search_svg
 from completedp.evidence.report import Report
 from completedp.lm.prepare import prepare_source
-from completedp.lm.reference import meta_model
 from completedp.lm.shape import Shape
-from completedp.studies.config import StudyConfig, WorkerConfig
-from completedp.studies.objective import Objective
-from completedp.studies.run import best, open_study, run_study
+from completedp.studies.config import REACH, WorkerConfig
+from completedp.studies.objective import Objective, search_spec
+from completedp.studies.registry import DEFAULT_ENGINE
+from completedp.studies.run import best, open_study
+from completedp.studies.session import work_shown
 from completedp.studies.store import Store, Study
-from completedp.studies.worker import Fold, Progress
+from completedp.tasks.task import Task, make_task
+from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
+from completedp.training.runner import Runner
 
 SHAPE = Shape(head_dim=16)
 CONTEXT = 64
 BASE = Scale(width=64, depth=2, batch=512, tokens=200 * 512)
-RATIOS = "width=2,depth=2,batch=2,tokens=2"
 TARGET = Scale(width=128, depth=4, batch=1024, tokens=2 * BASE.tokens)
 LONGER = replace(TARGET, tokens=TARGET.tokens * 3 // 2)
 """What the global values are trained for besides, to see how many tokens they would need."""
@@ -52,25 +53,22 @@ def quickstart(out: Path) -> dict[str, Any]:
     require_matplotlib()
     data = str(out / "data")
     _say("1/4 tokens from the standard library's sources")
-    manifest = prepare_source("stdlib", data, tokenizer="bytes", valid_fraction=0.03)
-    usual = Recipe.for_model(
-        meta_model(model_config(SHAPE, manifest.vocab, BASE)),
-        BASE,
-        lr=2.0**-7.5,
-        init_std=0.05,
-        provenance={"tuned_by": "completedp quickstart"},
+    prepare_source("stdlib", data, tokenizer="bytes", valid_fraction=0.03)
+    task = make_task(None, data, context=CONTEXT, shape=SHAPE, z_loss=1e-4)
+    usual = task.recipe(
+        BASE, lr=2.0**-7.5, init_std=0.05, provenance={"tuned_by": "completedp quickstart"}
     )
     with Store(str(out / "search.db")) as store:
         _say(f"2/4 global values of the base model ({BASE})")
-        tuned = _search(store, out, data, usual, "global")
+        tuned = _search(store, out, task, usual, "global")
         _say("3/4 per-module values, from there")
-        modules = _search(store, out, data, tuned, "kronecker")
+        modules = _search(store, out, task, tuned, "kronecker")
         _say(f"4/4 both carried to {TARGET}")
-        runs = _at_target(out, data, store.study("kronecker"), tuned, modules)
+        runs = _at_target(out, task, tuned, modules)
         studies = {name: store.study(name) for name in TRIALS}
         confirmed = {name: study.get_note("best") or {} for name, study in studies.items()}
         page = out / "report.html"
-        _report(page, studies, confirmed, tuned, modules, runs)
+        _report(page, task, studies, confirmed, tuned, modules, runs)
     found = {
         "sentence": sentence(runs),
         "report": str(page),
@@ -98,48 +96,44 @@ def speedup(runs: Mapping[str, Mapping[str, Any]]) -> float | None:
     return float(ratio ** ((short - modules) / fall))
 
 
-def _search(store: Store, out: Path, data: str, start: Recipe, space: str) -> Recipe:
+def _search(store: Store, out: Path, task: Task, start: Recipe, space: str) -> Recipe:
     """Search a space from a recipe; returns what is best on fresh seeds, and writes it."""
     path = out / f"recipe-{space}.json"
-    config = StudyConfig(
-        data=data,
-        space=space,  # type: ignore[arg-type]
-        target=(RATIOS,),
+    spec = search_spec(
+        task,
+        start,
         trials=TRIALS[space],
+        space=space,
+        tunables=TUNABLE,
+        reach=REACH,
+        targets=[TARGET],
+        engine=DEFAULT_ENGINE,
+        seed=0,
         stop_early=False,
-        context=CONTEXT,
-        shape=SHAPE,
     )
-    study = open_study(store, space, config, start)
-    with Reporter("    trials", TRIALS[space], study.counts()["finished"]) as reporter:
-
-        def report(fold: Fold, done: Progress) -> None:
-            fold.catch_up()
-            reporter.update(fold.seen, lambda: f"best {fold.engine.best_loss:.4f}")
-
-        run_study(study, data, OPTIONS, report)
+    study = open_study(store, space, spec)
+    objective = Objective(spec, task, OPTIONS)
+    work_shown(study, objective, title="    search")
     if study.get_note("best") is None or not path.exists():
-        found = best(study, data, OPTIONS, seeds=CONFIRM_SEEDS)
+        found = best(study, objective, seeds=CONFIRM_SEEDS)
         found.recipe.save(path)
         _say("    " + found.lines().replace("\n", "\n    "))
     return Recipe.load(path)
 
 
-def _at_target(
-    out: Path, data: str, study: Study, tuned: Recipe, modules: Recipe
-) -> dict[str, dict[str, Any]]:
+def _at_target(out: Path, task: Task, tuned: Recipe, modules: Recipe) -> dict[str, dict[str, Any]]:
     """Both recipes at the target, the global one also for longer: losses by run and seed."""
     path = out / "target.json"
     if path.exists():
         return read_json(path, "target")
-    objective = Objective(study.spec, data, OPTIONS)
+    runner = Runner(task, device=OPTIONS.device)
     wanted = {
         "per module": (modules, TARGET),
         "global": (tuned, TARGET),
         "global, longer": (tuned, LONGER),
     }
     trials = [
-        objective.trial_at(recipe, scale, seed, label=name)
+        runner.trial(recipe, scale, seed, name)
         for name, (recipe, scale) in wanted.items()
         for seed in range(TARGET_SEEDS)
     ]
@@ -155,9 +149,8 @@ def _at_target(
             done += steps
             reporter.update(done, lambda: "")
 
-        stack = objective.slots(LONGER, len(trials))
-        for outcome in stack.run(trials, progress=progress):
-            run = runs[outcome.trial.label]
+        for outcome in runner.run(trials, LONGER, count=len(trials), progress=progress):
+            run = runs[outcome.key]
             run["valid"].append(outcome.valid_loss)
             run["curves"].append([round(x, 4) for x in outcome.losses])
     write_text_atomically(path, json.dumps(runs) + "\n")
@@ -185,6 +178,7 @@ def sentence(runs: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _report(
     page: Path,
+    task: Task,
     studies: Mapping[str, Study],
     confirmed: Mapping[str, Mapping[str, Any]],
     tuned: Recipe,
@@ -227,8 +221,7 @@ def _report(
     report.figure(curves_svg(curves, "tokens", "training loss, nats per byte"))
     report.heading("The recipe, at the target")
     report.paragraph("recipe-kronecker.json; every value with its factors: completedp plan.")
-    blank = meta_model(model_config(SHAPE, 257, TARGET))
-    report.preformatted(str(plan(blank, modules, TARGET)))
+    report.preformatted(str(task.plan(modules, TARGET)))
     report.paragraph(f"The global values it started from: {tuned.values}.")
     report.write(page)
 

@@ -1,10 +1,10 @@
 """Sweep: do the best values of a hyperparameter stay put as a model or its training grows?
 
-A grid of octaves x scales x seeds x parameterisations, trained in slots, one stack for each shape.
-Trials that are the same in every number (parameterisations agree at the base, for one) are trained
-once. Every trial is a line of trials.jsonl as soon as it ends, so the same command goes on where it
-stopped. The verdict: the optimum at each scale, its drift from the base's in octaves, and the loss
-that using the base's optimum costs.
+A grid of octaves x scales x seeds x parameterisations. It is a study like any search, whose trials
+are listed beforehand: it resumes, it may grow, and other machines can join. Trials that are the
+same in every number (parameterisations agree at the base, for one) are trained once. The verdict:
+the optimum at each scale, its drift from the base's in octaves, and the loss that using the base's
+optimum costs.
 """
 
 from __future__ import annotations
@@ -12,34 +12,37 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from completedp.apply.plan import Plan, plan
-from completedp.common.errors import CompletedpError
-from completedp.common.files import read_json, write_text_atomically
+from completedp.apply.plan import Plan
+from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
-from completedp.common.progress import Reporter
-from completedp.evidence.config import SweepConfig
+from completedp.evidence.config import BASE, SweepConfig, SweepGrid
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
-from completedp.lm.batches import TokenDataset
-from completedp.lm.shape import Shape
-from completedp.lm.tokens import Manifest
-from completedp.lm.transformer import ModelConfig, Transformer
+from completedp.studies.cells import NAME as CELLS
+from completedp.studies.cells import Cell, add_cells, add_sites, read_cells
+from completedp.studies.config import WorkerConfig
+from completedp.studies.engines import Bounds
+from completedp.studies.objective import Objective
+from completedp.studies.run import open_study, start_from
+from completedp.studies.session import work_shown
+from completedp.studies.space import Space, check_coordinates
+from completedp.studies.spec import Site, StudySpec
+from completedp.studies.store import Store, Study
+from completedp.tasks.losses import ModelLoss
+from completedp.tasks.task import MakeModel, Task, make_task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.build import choose_device, meta_model, model_config, stack_model
-from completedp.training.slots import Slots, Trial
 
-TRIALS = "trials.jsonl"
-BASE = "base"
-"""The axis of the points at the base's own scale, which all axes share."""
+STUDY = "sweep"
+_REACH = 64.0
+"""Octaves that no sweep goes beyond."""
 
 
 @dataclass(frozen=True, order=True)
@@ -69,60 +72,124 @@ class Line:
     """By octaves and seed; None where a trial diverged."""
 
 
-def sweep(config: SweepConfig, *, quiet: bool = False) -> list[Line]:
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """What a sweep found. Prints as a table."""
+
+    grid: SweepGrid
+    lines: list[Line]
+    out: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        grid = {name: value for name, value in self.grid.to_dict().items() if name != "out"}
+        return {"grid": grid, "lines": [asdict(line) for line in self.lines]}
+
+    def __str__(self) -> str:
+        return sweep_text(self.grid, self.lines)
+
+    __repr__ = __str__
+
+
+def sweep(
+    make: MakeModel | str | None,
+    base: Scale | None = None,
+    vary: str | Sequence[str] = "lr",
+    axis: str | Sequence[str] = "width",
+    factors: Sequence[int] = (1, 2, 4),
+    data: Any = None,
+    *,
+    octaves: Sequence[float] = SweepGrid.octaves,
+    second_octaves: Sequence[float] = SweepGrid.second_octaves,
+    parameterisations: Sequence[str] = ("completedp",),
+    seeds: int = 3,
+    out: str | Path = "runs/sweep",
+    store: str | None = None,
+    recipe: Recipe | None = None,
+    loss: ModelLoss | str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    context: int | None = None,
+    eval_examples: int = 256,
+    slots: int | None = None,
+    device: str = "auto",
+    compile: bool = True,
+    quiet: bool = False,
+) -> SweepResult:
+    """Where the best values are at each scale, how far they drift, and what that costs.
+
+    Model, data and loss are as for `search`; `vary` names one or two coordinates ("lr", or
+    "lr/type/qkv"), `axis` one axis or several. The same call resumes.
+
+        print(cdp.sweep(make, base, vary="lr", axis="width", factors=(1, 2, 4), data="tokens"))
+    """
+    grid = SweepGrid(
+        vary=(vary,) if isinstance(vary, str) else tuple(vary),
+        axes=(axis,) if isinstance(axis, str) else tuple(axis),  # type: ignore[arg-type]
+        factors=tuple(factors),
+        octaves=tuple(octaves),
+        second_octaves=tuple(second_octaves),
+        parameterisations=tuple(parameterisations),
+        seeds=seeds,
+    )
+    task = make_task(
+        make,
+        data,
+        loss=loss,
+        context=context,
+        head_dim=None if recipe is None else recipe.head_dim,
+        eval_examples=eval_examples,
+        overrides=overrides,
+    )
+    start = recipe or task.recipe(base or Recipe.default().base)
+    options = WorkerConfig(slots=slots, device=device, compile=compile)
+    return run_sweep(grid, task, start, Path(out), options, store=store, quiet=quiet)
+
+
+def sweep_from(config: SweepConfig, options: WorkerConfig) -> SweepResult:
+    """The sweep that a config asks for."""
+    task, recipe = start_from(config)
+    grid = SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
+    return run_sweep(grid, task, recipe, Path(config.out), options, store=config.store)
+
+
+def run_sweep(
+    grid: SweepGrid,
+    task: Task,
+    recipe: Recipe,
+    out: Path,
+    options: WorkerConfig,
+    *,
+    store: str | None = None,
+    quiet: bool = False,
+) -> SweepResult:
     """Run what is not yet run, judge, and write verdict.json and sweep.svg."""
     require_matplotlib()
-    recipe = Recipe.default() if config.recipe == "default" else Recipe.load(config.recipe)
-    manifest = Manifest.load(config.data)
-    grid = _grid(config)
-    trials = _trials(config, recipe, manifest, grid)
-    folder = Path(config.out).expanduser()
-    with only_process(folder):
-        _claim(folder, config, manifest, recipe)
-        done = read_trials(folder)
-        twins: dict[Any, list[Point]] = defaultdict(list)
-        for point in grid:
-            twins[_identity(trials[point])].append(point)
-        waiting = []
-        for points in twins.values():
-            found = next((done[point] for point in points if point in done), None)
-            if found is None:
-                waiting.append(points[0])
-            else:
-                done |= dict.fromkeys(points, found)
-        total = sum(trials[points[0]].steps for points in twins.values())
-        trained = total - sum(trials[point].steps for point in waiting)
-        with (
-            (folder / TRIALS).open("a", encoding="utf-8") as file,
-            Reporter("sweep: trial-steps", total, trained, quiet=quiet) as reporter,
-        ):
-
-            def progress(steps: int) -> None:
-                nonlocal trained
-                trained = min(total, trained + steps)
-                reporter.update(trained, lambda: f"{len(done)}/{len(grid)} points")
-
-            for trial, loss in _train(config, [trials[point] for point in waiting], progress):
-                for point in twins[_identity(trial)]:
-                    done[point] = loss
-                    row = asdict(point) | {"loss": loss if math.isfinite(loss) else None}
-                    file.write(json.dumps(row) + "\n")
-                file.flush()
-        lines = judge(config, done)
-        verdict = {"config": config.to_dict(), "lines": [asdict(line) for line in lines]}
-        write_text_atomically(folder / "verdict.json", json.dumps(verdict, indent=2) + "\n")
-        write_text_atomically(folder / "sweep.svg", sweep_svg(config, lines))
-    return lines
+    folder = out.expanduser()
+    spec = _spec(grid, task, recipe)
+    plans = _plans(grid, task, recipe)  # what cannot be trained is said before anything is
+    with only_process(folder), Store(store or str(folder / "sweep.db")) as opened:
+        study = open_study(opened, STUDY, spec)
+        objective = Objective(spec, task, options, study)
+        numbers = _listed(study, objective, plans)
+        work_shown(study, objective, title="sweep", quiet=quiet)
+        losses = {row.number: row.loss for row in study.finished_since(0)}
+        done = {point: losses[number] for point, number in numbers.items()}
+        result = SweepResult(grid=grid, lines=judge(grid, done), out=folder)
+        write_text_atomically(
+            folder / "verdict.json", json.dumps(result.to_dict(), indent=2) + "\n"
+        )
+        write_text_atomically(folder / "sweep.svg", sweep_svg(grid, result.lines))
+    return result
 
 
-def judge(config: SweepConfig, done: dict[Point, float]) -> list[Line]:
+def judge(config: SweepGrid, done: dict[Point, float]) -> list[Line]:
     """The optimum of every curve, against that of the same parameterisation's base."""
     grid = [np.array(octaves) for octaves in config.grid]
     shape = [len(octaves) for octaves in grid]
     lines = []
     for name in config.parameterisations:
         base: Optimum | None = None
-        for axis, factor in _scales(config):
+        for axis, factor in config.scales:
             losses = np.array(
                 [
                     [done[Point(axis, factor, name, octaves, s)] for s in range(config.seeds)]
@@ -150,11 +217,11 @@ def judge(config: SweepConfig, done: dict[Point, float]) -> list[Line]:
     return lines
 
 
-def sweep_text(config: SweepConfig, lines: list[Line]) -> str:
+def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
     """The verdict as a table."""
-    wide = 16 * len(config.hyperparameters)
+    wide = 16 * len(config.vary)
     out = [
-        f"{' and '.join(config.hyperparameters)}, octaves from the recipe's value",
+        f"{' and '.join(config.vary)}, octaves from the recipe's value",
         f"{'':<11} {'scale':>10} {'optimum':>{wide}} {'drift':>{wide // 2}} "
         f"{'best loss':>10} {'cost':>8}",
     ]
@@ -178,131 +245,81 @@ def sweep_text(config: SweepConfig, lines: list[Line]) -> str:
     return "\n".join(out)
 
 
-def read_trials(folder: Path) -> dict[Point, float]:
-    """The trials of a sweep so far; a line cut off by a crash is left out, and run again."""
-    path = folder / TRIALS
-    found: dict[Point, float] = {}
-    if not path.exists():
-        return found
-    whole = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(text)
-            loss = row.pop("loss")
-            point = Point(**row | {"octaves": tuple(row["octaves"])})
-            found[point] = math.inf if loss is None else float(loss)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-        whole.append(text)
-    write_text_atomically(path, "".join(text + "\n" for text in whole))
+def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
+    """A study over the grid's coordinates; its cells may grow, and so are not part of it."""
+    check_coordinates(recipe, grid.coordinates)
+    return StudySpec(
+        engine=CELLS,
+        seed=0,
+        stop_early=False,
+        space=_space(grid),
+        recipe=recipe,
+        sites=(),
+        task=task.identity(recipe.base),
+        trials=1,
+    )
+
+
+def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Site, Plan]]:
+    """Every point of the grid with where it trains and its plan there."""
+    models: dict[tuple[int, int], Any] = {}
+    space = _space(grid)
+    found = {}
+    for axis, factor in grid.scales:
+        scale = recipe.base
+        if axis != BASE:
+            scale = replace(scale, **{axis: getattr(scale, axis) * factor})
+        task.data.examples(scale.batch)
+        size = scale.width, scale.depth
+        model = models.setdefault(size, models.get(size) or task.model(scale))
+        for name in grid.parameterisations:
+            site = Site(scale=scale, rules=replace(recipe.rules, parameterisation=name))
+            for octaves in itertools.product(*grid.grid):
+                moved = site.recipe(space.recipe(recipe, octaves))
+                planned = task.plan(moved, scale, model)
+                for seed in range(grid.seeds):
+                    found[Point(axis, factor, name, octaves, seed)] = site, planned
     return found
 
 
-def _scales(config: SweepConfig) -> list[tuple[str, int]]:
-    """Every scale once: the base, then each axis by its factors."""
-    return [(BASE, 1), *itertools.product(config.axes, config.factors[1:])]
+def _space(grid: SweepGrid) -> Space:
+    reach = np.full(len(grid.vary), _REACH)
+    bounds = Bounds(low=-reach, high=reach, start=np.zeros(len(grid.vary)))
+    return Space(kind=CELLS, coordinates=grid.coordinates, bounds=bounds)
 
 
-def _grid(config: SweepConfig) -> list[Point]:
-    return [
-        Point(axis, factor, name, octaves, seed)
-        for axis, factor in _scales(config)
-        for seed in range(config.seeds)
-        for name in config.parameterisations
-        for octaves in itertools.product(*config.grid)
-    ]
+def _listed(
+    study: Study, objective: Objective, plans: Mapping[Point, tuple[Site, Plan]]
+) -> dict[Point, int]:
+    """The number of every point's trial; those that the study does not have yet are added."""
+    sites = add_sites(study, list(dict.fromkeys(site for site, _ in plans.values())))
+    known = {
+        _identity(objective.plan(cell.site, np.array(cell.point)), cell.seed): number
+        for number, cell in enumerate(read_cells(study))
+    }
+    cells: dict[Any, Cell] = {}
+    for point, (site, planned) in plans.items():
+        identity = _identity(planned, point.seed)
+        if identity not in known and identity not in cells:
+            cells[identity] = Cell(sites.index(site), point.octaves, point.seed)
+    # Larger scales first: they take longest, and what is slow last would run alone.
+    order = sorted(cells.values(), key=lambda cell: (-_work(sites[cell.site].scale), cell.site))
+    every = add_cells(study, order)
+    known |= {identity: every.index(cell) for identity, cell in cells.items()}
+    return {point: known[_identity(planned, point.seed)] for point, (_, planned) in plans.items()}
 
 
-def _trials(
-    config: SweepConfig, recipe: Recipe, manifest: Manifest, grid: list[Point]
-) -> dict[Point, Trial]:
-    """Every point's trial, so that what cannot be trained is said before anything is."""
-    blanks: dict[Scale, Transformer] = {}
-    trials = {}
-    for point in grid:
-        scale = _scale(recipe.base, config, point)
-        if scale not in blanks:
-            made = model_config(Shape(), manifest.vocab, scale, recipe.head_dim)
-            blanks[scale] = meta_model(made)
-        values = {
-            name: getattr(recipe.values, name) * 2.0**octave
-            for name, octave in zip(config.hyperparameters, point.octaves, strict=True)
-        }
-        moved = recipe.with_values(**values).with_rules(parameterisation=point.parameterisation)
-        planned = plan(blanks[scale], moved, scale)
-        trials[point] = Trial(plan=planned, seed=point.seed, steps=scale.steps)
-    return trials
+def _work(scale: Scale) -> float:
+    return float(scale.width**2 * scale.depth * scale.tokens)
 
 
-def _scale(base: Scale, config: SweepConfig, point: Point) -> Scale:
-    scale = base
-    if point.axis != BASE:
-        scale = replace(base, **{point.axis: getattr(base, point.axis) * point.factor})
-    if scale.batch % config.context:
-        raise CompletedpError(
-            f"batch of {scale.batch} tokens is not a whole number of sequences of "
-            f"{config.context} tokens (context)"
-        )
-    return scale
-
-
-def _identity(trial: Trial) -> Any:
+def _identity(planned: Plan, seed: int) -> Any:
     """All that a trial's outcome depends on: equal for trials that are the same training."""
-    planned: Plan = trial.plan
     tensors = tuple(
         (t.init_std, t.lr, t.weight_decay, t.eps, t.beta1, t.beta2) for t in planned.tensors
     )
     multipliers = (*planned.residual_multipliers, planned.output_multiplier)
-    return planned.target, trial.seed, multipliers, tensors
-
-
-def _claim(folder: Path, config: SweepConfig, manifest: Manifest, recipe: Recipe) -> None:
-    """Write what a trial here is, or see that the folder holds trials of the same kind.
-
-    The grid itself may grow: more octaves, scales, seeds or parameterisations add to what is there.
-    """
-    trained_by = ("hyperparameters", "context", "z_loss", "eval_sequences")
-    mine = {name: getattr(config, name) for name in trained_by}
-    mine |= {"data_digest": manifest.digest(), "recipe_content": recipe.to_dict()}
-    mine = json.loads(json.dumps(mine))
-    path = folder / "sweep.json"
-    if not path.exists():
-        write_text_atomically(path, json.dumps(mine, indent=2) + "\n")
-        return
-    theirs = read_json(path, "sweep")
-    for key, value in mine.items():
-        if theirs.get(key) != value:
-            raise CompletedpError(
-                f"{str(folder)!r} holds another sweep: its {key} differs; choose another --out"
-            )
-
-
-def _train(
-    config: SweepConfig, trials: list[Trial], progress: Callable[[int], None]
-) -> Iterator[tuple[Trial, float]]:
-    """Every trial, one stack for each shape; a trial that diverges has an infinite loss."""
-    device = choose_device(config.device)
-    stacks: dict[tuple[ModelConfig, int], list[Trial]] = defaultdict(list)
-    for trial in trials:
-        stacks[trial.plan.model.config, trial.plan.target.batch].append(trial)  # pyright: ignore[reportArgumentType]
-    for (shape, batch), together in stacks.items():
-        slots = Slots(
-            stack_model(shape, device),
-            None if config.slots is None else min(config.slots, len(together)),
-            TokenDataset(config.data, "train", config.context),
-            TokenDataset(config.data, "valid", config.context),
-            sequences=batch // config.context,
-            max_steps=max(trial.steps for trial in together),
-            device=device,
-            z_loss=config.z_loss,
-            eval_sequences=config.eval_sequences,
-            compile=config.compile,
-            trials=len(together),
-        )
-        together.sort(key=lambda trial: -trial.steps)  # the long ones last would run alone
-        for outcome in slots.run(together, progress=progress):
-            loss = math.inf if outcome.valid_loss is None else outcome.valid_loss
-            yield outcome.trial, loss if math.isfinite(loss) else math.inf
+    return planned.target, seed, multipliers, tensors, planned.recipe.schedule
 
 
 def _without_infinities(losses: Any) -> Any:

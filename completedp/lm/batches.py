@@ -1,7 +1,7 @@
-"""Windows of tokens straight from disk, in an order that is a pure function of seed and step."""
+"""Windows of tokens straight from disk, and a permutation that needs no memory."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -78,38 +78,6 @@ class TokenDataset:
         return rows
 
 
-class Batches:
-    """The order in which training visits the windows: a pure function of seed and step.
-
-    The stream is one epoch after another, each a pseudo-random permutation of all windows; step s
-    takes places s * sequences onwards. Nothing is stored, so resuming needs the step alone.
-    """
-
-    def __init__(self, dataset: TokenDataset, sequences: int, seed: int) -> None:
-        if sequences < 1:
-            raise CompletedpError(f"sequences={sequences} must be 1 or more")
-        self.dataset, self.sequences, self.seed = dataset, sequences, seed
-
-    def indices(self, step: int) -> np.ndarray:
-        """The windows of this step's batch."""
-        if step < 0:
-            raise CompletedpError(f"step={step} must be 0 or more")
-        places = step * self.sequences + np.arange(self.sequences, dtype=np.int64)
-        epochs, within = np.divmod(places, self.dataset.windows)
-        return permute(within, self.dataset.windows, self.seed, epochs)
-
-    def order(self, steps: int) -> np.ndarray:
-        """The windows of the first `steps` batches at once, [steps, sequences]."""
-        places = np.arange(steps * self.sequences, dtype=np.int64)
-        epochs, within = np.divmod(places, self.dataset.windows)
-        order = permute(within, self.dataset.windows, self.seed, epochs)
-        return order.reshape(steps, self.sequences)
-
-    def batch(self, step: int) -> Batch:
-        """Inputs and targets of this step."""
-        return self.dataset.take(self.indices(step))
-
-
 def permute(index: np.ndarray, size: int, seed: int, epoch: np.ndarray) -> np.ndarray:
     """Where each index goes in the permutation of range(size) keyed by (seed, epoch).
 
@@ -144,21 +112,3 @@ def _mix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def validation_batches(dataset: TokenDataset, sequences: int, count: int) -> Iterator[Batch]:
-    """The same windows every time, spread evenly over the split, no window twice.
-
-    `count` batches, or as many full ones as the split has windows for.
-    """
-    if sequences < 1 or count < 1:
-        raise CompletedpError(f"sequences={sequences} and count={count} must be 1 or more")
-    if dataset.windows < sequences:
-        raise CompletedpError(
-            f"{str(dataset.folder)!r} has {dataset.windows} windows of context {dataset.context} "
-            f"in {dataset.split!r}, fewer than one batch of {sequences}: take fewer sequences or "
-            "prepare with a larger valid_fraction"
-        )
-    count = min(count, dataset.windows // sequences)
-    indices = np.arange(count * sequences) * dataset.windows // (count * sequences)
-    return (dataset.take(part) for part in indices.reshape(count, sequences))

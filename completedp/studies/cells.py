@@ -14,10 +14,13 @@ import numpy as np
 
 from completedp.common.errors import CompletedpError
 from completedp.studies.engines import Bounds, Engine, Proposal
+from completedp.studies.spec import Site
 from completedp.studies.study import Study
 
 NAME = "cells"
 """The engine's name in a study's spec, and the note's that holds the list."""
+SITES = "sites"
+"""The note that holds where cells train; their list may grow as well."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +69,20 @@ def add_cells(study: Study, wanted: Sequence[Cell]) -> list[Cell]:
     cells = study.change_note(NAME, grown)["cells"]
     study.set_budget(len(cells))
     return [Cell(site, tuple(point), seed) for site, point, seed in cells]
+
+
+def read_sites(study: Study) -> list[Site]:
+    """Where the cells of a study train, by number."""
+    note = study.get_note(SITES) or {"sites": []}
+    return [Site.from_dict(site) for site in note["sites"]]
+
+
+def add_sites(study: Study, wanted: Sequence[Site]) -> list[Site]:
+    """Add to a study's sites those that are not there; returns all of them."""
+
+    def grown(note: dict[str, Any] | None) -> dict[str, Any]:
+        there = (note or {"sites": []})["sites"]
+        new = [plain for site in wanted if (plain := site.to_dict()) not in there]
+        return {"sites": [*there, *new]}
+
+    return [Site.from_dict(site) for site in study.change_note(SITES, grown)["sites"]]

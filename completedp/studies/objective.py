@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from completedp.apply.plan import Plan
 from completedp.common.errors import CompletedpError
 from completedp.studies.cells import NAME as CELLS
-from completedp.studies.cells import Cells
+from completedp.studies.cells import Cells, read_sites
 from completedp.studies.config import WorkerConfig
 from completedp.studies.engines import PAPER_GRID, Engine, paper_levels
 from completedp.studies.registry import make_engine
@@ -93,8 +96,11 @@ def check_sites(spec: StudySpec, task: Task) -> None:
 class Objective:
     """A study's trials on this machine."""
 
-    def __init__(self, spec: StudySpec, task: Task, options: WorkerConfig) -> None:
-        self.spec, self.task, self.options = spec, task, options
+    def __init__(
+        self, spec: StudySpec, task: Task, options: WorkerConfig, study: Study | None = None
+    ) -> None:
+        self.spec, self.task, self.options, self._study = spec, task, options, study
+        self._sites = list(spec.sites)
         _check_same(spec, task)
         check_sites(spec, task)
         self.runner = Runner(
@@ -105,7 +111,8 @@ class Objective:
     def of(cls, study: Study, sources: Sources, options: WorkerConfig) -> Objective:
         """A stored study's, from what a worker was given."""
         spec = StudySpec.from_dict(study.spec)
-        return cls(spec, same_task(sources, spec.task, spec.recipe.head_dim), options)
+        task = same_task(sources, spec.task, spec.recipe.head_dim)
+        return cls(spec, task, options, study)
 
     @property
     def recipe(self) -> Recipe:
@@ -121,11 +128,25 @@ class Objective:
         """The study's engine, told nothing yet."""
         return engine_of(self.spec, study)
 
+    def site(self, number: int) -> Site:
+        """Where trials of that number train: one of the spec's, or of a list that may grow."""
+        if number >= len(self._sites) and self._study is not None:
+            self._sites = read_sites(self._study)
+        return self._sites[number]
+
+    def recipe_at(self, site: Site, point: np.ndarray) -> Recipe:
+        """The recipe of a point, as a site carries it."""
+        return site.recipe(self.space.recipe(self.recipe, point))
+
+    def plan(self, site: int, point: np.ndarray) -> Plan:
+        """The plan of a point at a site."""
+        where = self.site(site)
+        return self.runner.plan(self.recipe_at(where, point), where.scale)
+
     def trial(self, claim: Claim) -> Trial[Claim]:
         """A claim as something to train; a CompletedpError where its point has no plan."""
-        site = self.spec.sites[claim.site]
-        moved = site.recipe(self.space.recipe(self.recipe, claim.point))
-        return self.runner.trial(moved, site.scale, claim.seed, claim)
+        site = self.site(claim.site)
+        return self.runner.trial(self.recipe_at(site, claim.point), site.scale, claim.seed, claim)
 
 
 def _check_same(spec: StudySpec, task: Task) -> None:

@@ -130,7 +130,7 @@ def work(
                 site = trial.key.site
                 counts = study.counts()
                 left = counts["budget"] - counts["finished"]
-                stack = objective.runner.stack(objective.spec.sites[site].scale, left)
+                stack = objective.runner.stack(objective.site(site).scale, left)
 
                 def seen(steps: int, stack: Stack = stack) -> None:
                     done.busy = stack.busy_steps / max(1, stack.slot_steps)

@@ -42,10 +42,20 @@ class Examples(Protocol):
         ...
 
 
+class Windows(Protocol):
+    """What a folder of tokens gives: windows of context + 1 tokens."""
+
+    windows: int
+
+    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets."""
+        ...
+
+
 class Tokens:
     """Windows of text from a folder of tokens: inputs, and targets one token on."""
 
-    def __init__(self, dataset: TokenDataset) -> None:
+    def __init__(self, dataset: Windows) -> None:
         self.dataset = dataset
 
     def __len__(self) -> int:

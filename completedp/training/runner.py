@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
+from completedp.apply.plan import Plan
 from completedp.common.checks import check_number
 from completedp.lm.reference import ReferenceModel
 from completedp.tasks.task import Task
@@ -49,11 +50,14 @@ class Runner:
     def trial(self, recipe: Recipe, scale: Scale, seed: int, key: Key) -> Trial[Key]:
         """A recipe carried to a scale, as something to train."""
         self.task.data.examples(scale.batch)
+        return Trial(plan=self.plan(recipe, scale), seed=seed, steps=scale.steps, key=key)
+
+    def plan(self, recipe: Recipe, scale: Scale) -> Plan:
+        """A recipe carried to a scale, for a model without memory there."""
         size = scale.width, scale.depth
         if size not in self._blanks:
             self._blanks[size] = self.task.model(scale)
-        planned = self.task.plan(recipe, scale, self._blanks[size])
-        return Trial(plan=planned, seed=seed, steps=scale.steps, key=key)
+        return self.task.plan(recipe, scale, self._blanks[size])
 
     def run(
         self,

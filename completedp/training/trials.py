@@ -26,7 +26,7 @@ class Trial(Generic[Key]):
     plan: Plan
     seed: int
     steps: int
-    key: Key
+    key: Key = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, kw_only=True)
