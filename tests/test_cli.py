@@ -190,7 +190,6 @@ def test_doctor() -> None:
         (("sweep", "--data", "x", "--out", "y"), "'x'"),
         (("sweep", "--data", "x", "--out", "y", "--z-loss", "nan"), "z_loss = nan"),
         (("bench", "slots", "--chunk", "-1"), "chunk = -1"),
-        (("bench", "search", "--trials", "3"), "trials = 3"),
         (("bench", "optimizer", "--shapes", "alps"), "'alps'"),
         (("bench", "slots", "--width", "65"), "width 65 is not divisible"),
         (("data", "nowhere.txt", "--out", "out"), "'nowhere.txt'"),

@@ -30,3 +30,10 @@ def test_an_unknown_landscape_is_quoted() -> None:
     result = run("--landscapes", "alps")
     assert result.returncode == 2
     assert "alps" in result.stderr
+
+
+def test_too_few_trials_are_refused() -> None:
+    """A number of trials that cannot be looked at is refused with its value."""
+    result = run("--trials", "3")
+    assert result.returncode == 2
+    assert "trials = 3" in result.stderr
