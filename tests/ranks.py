@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from completedp.apply.classify import canonical_name
 from completedp.apply.plan import Plan, plan
 from completedp.common.errors import CompletedpError
-from completedp.lm.reference import meta_model
+from completedp.lm.reference import ReferenceModel, meta_model
 from completedp.lm.shape import Shape
 from completedp.lm.transformer import Transformer
 from completedp.theory.recipe import Recipe
@@ -40,12 +40,13 @@ SHAPE = Shape(head_dim=2, bias=True, output_bias=True)
 BASE = Scale(width=16, depth=2, batch=128, tokens=128 * 20)
 TARGET = Scale(width=20, depth=3, batch=128, tokens=128 * 30)
 VOCAB, SEED = 257, 3
-CONFIG = model_config(SHAPE, VOCAB, TARGET)
+MAKE = ReferenceModel(vocab=VOCAB, shape=SHAPE)
+CONFIG = MAKE.config(TARGET)
 TOKENS = torch.randint(VOCAB, (4, 8, 17), generator=torch.Generator().manual_seed(0))
 
 
 def recipe() -> Recipe:
-    return Recipe.for_model(meta_model(model_config(SHAPE, VOCAB, BASE)), BASE, lr=2.0**-6)
+    return Recipe.for_model(meta_model(MAKE.config(BASE)), BASE, lr=2.0**-6)
 
 
 def made(device: str = "cpu") -> Transformer:

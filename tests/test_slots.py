@@ -143,7 +143,7 @@ def test_early_stop_frees_the_slot(data: str, recipe: Recipe) -> None:
     """A trial that the rule stops ends as `stopped`, and the next takes its slot."""
     trials = [Trial(plan=plan_for(recipe), seed=n, steps=50, key=n) for n in range(3)]
     slots = make_slots(data, 1)
-    outcomes = list(slots.run(trials, stop=lambda running: [t.label == 1 for t, _ in running]))
+    outcomes = list(slots.run(trials, stop=lambda running: [t.key == 1 for t, _ in running]))
     assert [o.status for o in outcomes] == ["ok", "stopped", "ok"]
     assert len(outcomes[1].losses) == 20
 
@@ -157,7 +157,7 @@ def test_mixed_trials_keep_slots_busy(data: str, recipe: Recipe) -> None:
         for n in range(80)
     ]
     slots = make_slots(data, 4, weights=torch.float32)
-    outcomes = list(slots.run(trials, stop=lambda running: [t.label % 11 == 3 for t, _ in running]))
+    outcomes = list(slots.run(trials, stop=lambda running: [t.key % 11 == 3 for t, _ in running]))
     assert len(outcomes) == 80
     assert {o.status for o in outcomes} == {"ok", "diverged", "stopped"}
     assert slots.busy_steps / slots.slot_steps > 0.95

@@ -139,7 +139,7 @@ def test_changed_data_is_another_run(data: str, recipe: Recipe, tmp_path: Path) 
     asked = config(str(tmp_path / "tokens"), tmp_path / "run", stop_after=5)
     train(asked, recipe=recipe, quiet=True)
     train(replace(asked, data=data, stop_after=6), recipe=recipe, quiet=True)
-    (tmp_path / "new.txt").write_text("one\n<|endoftext|>\n" * 400 + "two")
+    (tmp_path / "new.txt").write_text("\n<|endoftext|>\n".join(f"{i} " * 40 for i in range(40)))
     shutil.rmtree(tmp_path / "tokens")
     prepare_source(str(tmp_path / "new.txt"), str(tmp_path / "tokens"), valid_fraction=0.5)
     with pytest.raises(CompletedpError, match="its data had other contents"):
