@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from completedp.apply.optimise import load_optimizer_state as load_optimizer_state
     from completedp.apply.plan import plan as plan
     from completedp.apply.planned import Plan as Plan
+    from completedp.evidence.sweep import sweep as sweep
     from completedp.lm.transformer import ModelConfig as ModelConfig
     from completedp.lm.transformer import Transformer as Transformer
+    from completedp.studies.session import search as search
+    from completedp.training.session import train as train
 
 __version__ = "0.1.0"
 
@@ -48,6 +51,9 @@ _NEED_TORCH = {
     "plan": "completedp.apply.plan",
     "ModelConfig": "completedp.lm.transformer",
     "Transformer": "completedp.lm.transformer",
+    "search": "completedp.studies.session",
+    "sweep": "completedp.evidence.sweep",
+    "train": "completedp.training.session",
 }
 
 

@@ -177,13 +177,26 @@ def make_data(source: Any, context: int | None = None) -> Data:
             "valid to datasets, or a function of the split"
         )
     unit, name = context or 1, getattr(source, "__qualname__", type(source).__name__)
-    if len(signature(source).parameters) >= 3:
-        streams = [Stream(source, split) for split in ("train", "valid")]
-        first = [_first_batches(stream, 1)[0] for stream in streams]
-        return Data(train=streams[0], valid=streams[1], unit=unit, digest=_digest(first), name=name)
-    tensors = [_materialised(source(split), split) for split in ("train", "valid")]
+    try:
+        if len(signature(source).parameters) >= 3:
+            return _streamed(source, unit, name)
+        datasets = {split: source(split) for split in ("train", "valid")}
+    except CompletedpError:
+        raise
+    except Exception as error:  # the user's own code may fail in any way
+        raise CompletedpError(
+            f"the data function {name} failed: {type(error).__name__}: "
+            f"{' '.join(str(error).split()):.300}"
+        ) from error
+    tensors = [_materialised(dataset, split) for split, dataset in datasets.items()]
     train, valid = (Tensors(each) for each in tensors)
     return Data(train=train, valid=valid, unit=unit, digest=_digest(tensors), name=name)
+
+
+def _streamed(source: Callable[[str, int, int], Iterable[Any]], unit: int, name: str) -> Data:
+    train, valid = Stream(source, "train"), Stream(source, "valid")
+    first = [_first_batches(stream, 1)[0] for stream in (train, valid)]
+    return Data(train=train, valid=valid, unit=unit, digest=_digest(first), name=name)
 
 
 def as_batch(batch: Any) -> Batch:

@@ -1,0 +1,58 @@
+"""One run in Python: `cdp.train` takes a model, a recipe and a target; the same call resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from completedp.tasks.losses import ModelLoss
+from completedp.tasks.sources import name_of
+from completedp.tasks.task import MakeModel, make_task
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+from completedp.training import loop
+from completedp.training.config import TrainConfig
+
+
+def train(
+    make: MakeModel | str | None,
+    recipe: Recipe,
+    target: Scale,
+    data: Any,
+    out: str | Path,
+    *,
+    loss: ModelLoss | str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    context: int | None = None,
+    eval_examples: int = 256,
+    quiet: bool = False,
+    **options: Any,
+) -> loop.Result:
+    """Train a model at a scale with a recipe, into a folder; the same call resumes.
+
+    Model, data and loss are as for `search`; the other options are `TrainConfig`'s: seed, clip,
+    micro_batch, eval_every, checkpoint_every, device, dtype, compile, ...
+
+        result = cdp.train(make, recipe, target, data="tokens", out="runs/a")
+    """
+    task = make_task(
+        make,
+        data,
+        loss=loss,
+        context=context,
+        head_dim=recipe.head_dim,
+        eval_examples=eval_examples,
+        overrides=overrides,
+    )
+    config = TrainConfig(
+        data=task.data.name,
+        out=str(out),
+        model=None if make is None else task.name,
+        loss=None if loss is None else name_of(task.loss),
+        context=task.data.unit,
+        eval_sequences=eval_examples,
+        **target.to_dict(),
+        **options,
+    )
+    return loop.train(config, task=task, recipe=recipe, quiet=quiet)
