@@ -1,0 +1,267 @@
+"""Any model in every verb: searched, swept and trained from Python and from the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import own_models as own
+import pytest
+import torch
+from helpers import error_of
+from studies import write_tokens
+from torch import Tensor, nn
+
+import completedp as cdp
+from completedp.studies.config import WorkerConfig
+from completedp.studies.objective import Objective
+from completedp.studies.session import Search, search
+from completedp.studies.spec import StudySpec
+from completedp.studies.store import Store
+from completedp.tasks.config import Sources
+from completedp.tasks.data import make_data
+from completedp.tasks.sources import HuggingFace, maker_from
+from completedp.tasks.task import Task, make_task
+from completedp.theory.scale import Ratios, Scale
+from completedp.training.devices import choose_device
+from completedp.training.metrics import read_metrics
+from completedp.training.runner import Runner
+from completedp.training.sequential import OneAtATime
+from completedp.training.slots import Slots
+
+torch.set_num_threads(1)
+CONTEXT, STEPS = 16, 12
+TEXT = Scale(width=16, depth=2, batch=4 * CONTEXT, tokens=4 * CONTEXT * STEPS)
+IMAGES = Scale(width=16, depth=2, batch=8, tokens=8 * STEPS)
+QUICK: dict[str, Any] = {"slots": 3, "device": "cpu", "compile": False, "quiet": True}
+VIT: dict[str, Any] = {
+    "data": own.images,
+    "loss": own.classification,
+    "overrides": own.VIT_OVERRIDES,
+}
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tokens(tmp_path_factory.mktemp("text"))
+
+
+def case(name: str, tokens: str) -> tuple[Any, dict[str, Any]]:
+    """A user's model, and what it is searched with."""
+    text = {"base": TEXT, "context": CONTEXT, "data": tokens}
+    return {
+        "nano": (own.nano, text),
+        "qwen3": (own.qwen3, text),
+        "vit": (own.vit, {"base": IMAGES, **VIT}),
+        "masked": (own.masked, text | {"data": own.masked_text, "loss": own.masked_loss}),
+    }[name]
+
+
+def task_of(name: str, tokens: str) -> tuple[Task, Scale]:
+    make, options = case(name, tokens)
+    base = options.pop("base")
+    return make_task(make, eval_examples=8, **options), base
+
+
+NAMES = ["nano", "qwen3", "vit", "masked"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_call_searches_a_users_model(name: str, tokens: str, tmp_path: Path) -> None:
+    """One call searches it in slots, a second goes on, and the best recipe has its ladder."""
+    make, options = case(name, tokens)
+    options |= {"store": str(tmp_path / "search.db"), "eval_examples": 8, "space": "type"}
+    with search(make, trials=5, **options, **QUICK) as study:
+        losses = {row.number: row.loss for row in study.trials()}
+    assert sorted(losses) == list(range(5))
+    assert all(loss is not None and loss < 10 for loss in losses.values())
+    with search(make, trials=7, **options, **QUICK) as study:
+        assert {row.number: row.loss for row in study.trials()[:5]} == losses
+        rung = options["base"].times(Ratios(width=2, depth=1.5, tokens=2))
+        recipe = study.best(rungs=[rung], seeds=2, quiet=True)
+    assert recipe.base == options["base"]
+    assert recipe.overrides == options.get("overrides", {})
+    assert recipe.provenance["rung_1_scale"] == str(rung)
+    # The recipe alone, with nothing said again, plans the larger model.
+    assert cdp.plan(make(rung), recipe, rung).ratios.width == 2.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slots_agree_with_one_at_a_time(name: str, tokens: str) -> None:
+    """A user's model trains in a slot as it does alone: every loss, and on held-out data."""
+    task, base = task_of(name, tokens)
+    runner = Runner(task, slots=2, device="cpu", compile=False)
+    alone = OneAtATime(task, base, device=choose_device("cpu"), dtype=torch.float32)
+    recipe = task.recipe(base, lr=2.0**-6)
+    trials = [runner.trial(recipe.with_values(lr=lr), base, 3, lr) for lr in (2.0**-6, 2.0**-8)]
+    stack = runner.stack(base)
+    assert isinstance(stack, Slots)
+    together = {outcome.key: outcome for outcome in stack.run(trials)}
+    for outcome in alone.run(trials):
+        found = together[outcome.key]
+        assert found.losses == pytest.approx(outcome.losses, rel=2e-4)
+        assert found.valid_loss == pytest.approx(outcome.valid_loss, rel=2e-4)
+        assert found.losses[-1] < found.losses[0]
+
+
+def test_a_model_that_slots_refuse_is_searched_all_the_same(tokens: str, tmp_path: Path) -> None:
+    """Dropout keeps a model out of slots: it is searched one trial at a time, and a line says why."""
+    options: dict[str, Any] = {"context": CONTEXT, "store": str(tmp_path / "s.db"), "trials": 3}
+    with (
+        pytest.warns(UserWarning, match="one trial at a time: attention with dropout_p = 0.1"),
+        search(own.nano_with_dropout, TEXT, tokens, eval_examples=8, **options, **QUICK) as study,
+    ):
+        assert [row.status for row in study.trials()] == ["ok"] * 3
+
+
+class Hooked(nn.Module):
+    """A block whose branches end in norms: its multipliers are hooks."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = own.CausalSelfAttention(width), own.MLP(width)
+        self.post_attention_layernorm = nn.LayerNorm(width, bias=False)
+        self.post_feedforward_layernorm = nn.LayerNorm(width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.post_attention_layernorm(self.self_attn(x))
+        return x + self.post_feedforward_layernorm(self.mlp(x))
+
+
+def hooked(scale: Scale) -> nn.Module:
+    """A nanoGPT of such blocks."""
+    model = own.NanoGPT(scale.width, scale.depth)
+    model.h = nn.ModuleList(Hooked(scale.width) for _ in range(scale.depth))
+    return model
+
+
+def test_a_model_with_hooks_is_searched_one_at_a_time(tokens: str, tmp_path: Path) -> None:
+    """Multipliers by hooks differ from trial to trial, which one program for all cannot have."""
+    options: dict[str, Any] = {"context": CONTEXT, "store": str(tmp_path / "s.db"), "trials": 3}
+    with (
+        pytest.warns(UserWarning, match="one trial at a time: its residual multipliers"),
+        search(hooked, TEXT, tokens, eval_examples=8, **options, **QUICK) as study,
+    ):
+        losses = [row.loss for row in study.trials()]
+    assert len(set(losses)) == 3
+
+
+@pytest.mark.parametrize("name", ["nano", "vit", "masked"])
+def test_the_loop_agrees_with_a_slot(name: str, tokens: str, tmp_path: Path) -> None:
+    """`cdp.train` gives the loss curve that the same trial has in a slot, also when resumed."""
+    make, options = case(name, tokens)
+    base = options.pop("base")
+    task, _ = task_of(name, tokens)
+    recipe = task.recipe(base, lr=2.0**-6)
+    target = base.times(Ratios(width=2))
+    runner = Runner(task, slots=1, device="cpu", compile=False)
+    (slot,) = runner.run([runner.trial(recipe, target, 5, None)], target)
+    arguments = (make, recipe, target, options.pop("data"), tmp_path / "run")
+    options |= {"seed": 5, "log_every": 1, "eval_examples": 8, "device": "cpu", "quiet": True}
+    assert cdp.train(*arguments, stop_after=5, **options).status == "stopped"
+    result = cdp.train(*arguments, **options)
+    curve = [row["loss"] for row in read_metrics(tmp_path / "run") if "loss" in row]
+    assert curve == pytest.approx(slot.losses, rel=2e-4)
+    assert result.valid_loss == pytest.approx(slot.valid_loss, rel=2e-4)
+
+
+@pytest.mark.parametrize("name", ["vit", "masked"])
+def test_a_users_model_is_swept(name: str, tokens: str, tmp_path: Path) -> None:
+    """A sweep of any coordinate of a user's model has a verdict at every scale, and resumes."""
+    make, options = case(name, tokens)
+    settings: dict[str, Any] = {"vary": "lr/type/qkv", "octaves": (-2, 0, 2), "seeds": 1}
+    settings |= {"factors": (1, 2), "eval_examples": 8, "out": tmp_path / "sweep"}
+    found = cdp.sweep(make, **options, **settings, **QUICK)
+    assert [(line.axis, line.factor) for line in found.lines] == [("base", 1), ("width", 2)]
+    assert all(len(line.losses) == 3 for line in found.lines)
+    again = cdp.sweep(make, **options, **settings, **QUICK)
+    assert again.to_dict() == found.to_dict()
+    assert "lr/type/qkv" in str(found)
+
+
+def test_a_hugging_face_config_grows(tmp_path: Path) -> None:
+    """`hf:` at a width and depth is the family's own model of that size, tokens as the data's."""
+    from transformers import Qwen3Config
+
+    own.qwen3_config(Qwen3Config, 32, 3).save_pretrained(tmp_path)
+    make = maker_from(f"hf:{tmp_path}", vocab=own.VOCAB)
+    assert isinstance(make, HuggingFace)
+    for width, depth in ((16, 2), (64, 5)):
+        scale = replace(TEXT, width=width, depth=depth)
+        mine, theirs = make(scale), own.qwen3(scale)
+        shapes = [{n: p.shape for n, p in m.named_parameters()} for m in (mine, theirs)]
+        assert shapes[0] == shapes[1]
+    assert "multiple of 16" in error_of(make, replace(TEXT, width=24))
+
+
+HERE = Path(__file__).parent
+COMMAND = [sys.executable, "-m", "completedp"]
+
+
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A command in the folder of this file, whose modules it finds."""
+    found = subprocess.run(
+        [*COMMAND, *arguments], cwd=HERE, capture_output=True, text=True, **options
+    )
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+def sized(scale: Scale) -> list[str]:
+    return [part for name, size in scale.to_dict().items() for part in (f"--{name}", str(size))]
+
+
+def vit_options(tmp_path: Path) -> list[str]:
+    sources = ["--model", "own_models:vit", "--data", "own_models:images"]
+    return [*sources, "--loss", "own_models:classification", "--store", str(tmp_path / "s.db")]
+
+
+OVERRIDES = ["--override", *(f"{pattern}={kind}" for pattern, kind in own.VIT_OVERRIDES.items())]
+ALONE = ["--no-compile", "--device", "cpu", "--slots", "2"]
+
+
+def test_the_command_line_searches_a_users_model(tmp_path: Path) -> None:
+    """start, worker and best of a ViT from the command line; killed with -9, start goes on."""
+    start = [*COMMAND, "search", "start", *vit_options(tmp_path), *OVERRIDES, *ALONE]
+    start += ["--eval-sequences", "8", *sized(replace(IMAGES, tokens=8 * 200))]
+    victim = subprocess.Popen(
+        [*start, "--trials", "40"], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    for _ in range(600):
+        time.sleep(0.1)
+        if (tmp_path / "s.db").exists() and finished(tmp_path) >= 2:
+            break
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    before = finished(tmp_path)
+    assert 2 <= before < 40
+    with Store(str(tmp_path / "s.db")) as store:
+        kept = {row.number: row.loss for row in store.study().trials() if row.state == "finished"}
+        spec = StudySpec.from_dict(store.study().spec)
+    assert spec.task["model"] == "own_models:vit"
+    # The rest is cut short: only what was running has to be run again, by a worker.
+    with Store(str(tmp_path / "s.db")) as store:
+        database = store._database
+        database.run(lambda c: c.exec_driver_sql(f"UPDATE completedp_studies SET budget = {before + 2}"), write=True)
+    run("search", "worker", *vit_options(tmp_path), *ALONE, "--lease", "1")
+    with Store(str(tmp_path / "s.db")) as store:
+        rows = store.study().trials()
+    assert all(row.state == "finished" for row in rows)
+    assert {row.number: row.loss for row in rows if row.number in kept} == kept
+    out = tmp_path / "recipe.json"
+    said = run("search", "best", *vit_options(tmp_path), *ALONE, "--seeds", "1", "--out", str(out))
+    assert "fresh seed" in said.stdout
+    assert cdp.Recipe.load(out).overrides == own.VIT_OVERRIDES
+
+
+def finished(tmp_path: Path) -> int:
+    with Store(str(tmp_path / "s.db")) as store:
+        names = store.studies()
+        return store.study().counts()["finished"] if names else 0
