@@ -10,7 +10,6 @@ from completedp.common.errors import CompletedpError
 from completedp.lm.shape import Shape
 from completedp.theory.rules import PARAMETERISATIONS
 
-
 CHECK_SHAPE = Shape(head_dim=16, bias=True, output_bias=True)
 """Of the reference model in checks: small heads, and biases so that every role is there."""
 

@@ -24,6 +24,7 @@ from completedp.tasks.task import MakeModel
 from completedp.theory.recipe import Recipe
 
 COORDCHECK, GRADCHECK = "coordcheck", "gradcheck"
+_SEQUENCES = ("widths", "depths", "parameterisations")
 _QUICK_WIDTHS, _QUICK_DEPTHS = (64, 128, 256), (2, 4, 8)
 
 
@@ -135,11 +136,12 @@ def _settings(has_recipe: bool, given: Mapping[str, Any]) -> CheckSettings:
     for name, value in given.items():
         if name not in known:
             raise CompletedpError(f"unknown setting {name!r}: choose from {', '.join(known)}")
-        if name in ("widths", "depths", "parameterisations") and isinstance(value, str | int):
+        if name in _SEQUENCES and isinstance(value, str | int):
             raise CompletedpError(f"{name} = {value!r} must be a sequence, such as ({value!r},)")
     usual = {} if has_recipe else {"widths": _QUICK_WIDTHS, "depths": _QUICK_DEPTHS}
-    settings = usual | {name: value for name, value in given.items() if value is not None}
-    for name in ("widths", "depths", "parameterisations"):
-        if name in settings:
-            settings[name] = tuple(settings[name])
-    return CheckSettings(**settings)
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen = usual | chosen
+    for name in _SEQUENCES:
+        if name in chosen:
+            chosen[name] = tuple(chosen[name])
+    return CheckSettings(**chosen)

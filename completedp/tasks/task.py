@@ -222,16 +222,18 @@ def without_weights(model: nn.Module) -> nn.Module:
 def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:
     """A model without weights on a device: its parameters still to be drawn, the rest kept."""
     kept = [
-        (tensors, name, tensor)
+        (module, name, tensor.detach())  # the tensor itself is emptied in place
         for module in model.modules()
-        for tensors in (module._parameters, module._buffers)
-        for name, tensor in tensors.items()
-        if tensor is not None and not tensor.is_meta
+        for name, tensor in (
+            *module.named_parameters(recurse=False),
+            *module.named_buffers(recurse=False),
+        )
+        if not tensor.is_meta
     ]
     model.to_empty(device=device)
-    for tensors, name, tensor in kept:
-        moved = tensor.detach().to(device)
-        if isinstance(tensor, nn.Parameter):
-            moved = nn.Parameter(moved, tensor.requires_grad)
-        tensors[name] = moved  # type: ignore[assignment]
+    for module, name, values in kept:
+        if name in module._buffers:
+            module._buffers[name] = values.to(device)
+        else:
+            module.get_parameter(name).data = values.to(device)
     return model
