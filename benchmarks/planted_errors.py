@@ -12,14 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from completedp.evidence.config import CheckConfig
+from completedp.evidence.check import Check, make_check
+from completedp.evidence.config import CheckSettings
 from completedp.evidence.coordcheck import coordinate_rows
 from completedp.evidence.gradcheck import gradient_rows, invariant_rows
-from completedp.evidence.scaling import Measurement, axes_of, sweep
+from completedp.evidence.scaling import Measurement, sweep
 from completedp.theory.roles import Role
 from completedp.theory.rules import AXES, HYPERPARAMETERS, Rules, Shift
 
-CONFIG = CheckConfig(widths=(64, 128, 256), depths=(2, 4, 8), seeds=1)
+SETTINGS = CheckSettings(widths=(64, 128, 256), depths=(2, 4, 8), seeds=1)
 
 
 def every_shift(by: float) -> Iterator[Shift]:
@@ -42,23 +43,21 @@ def has_no_effect(shift: Shift) -> bool:
     return shift.hyperparameter == "multiplier" and role is not Role.OUTPUT_WEIGHT
 
 
-def caught_by(
-    shift: Shift, config: CheckConfig, rules: Rules, sound: dict[str, Measurement]
-) -> list[str]:
+def caught_by(shift: Shift, check: Check, rules: Rules, sound: dict[str, Measurement]) -> list[str]:
     """The checks that fail with that error planted; `sound` are measurements without it."""
     wrong = replace(rules, shifts=(shift,))
     caught = []
     if any(row.verdict == "fail" for row in invariant_rows(wrong)):
         caught.append("invariants")
-    if shift.axis not in axes_of(config):
+    if shift.axis not in check.axes:
         return caught
     if shift.hyperparameter == "eps":
         # eps is far below the gradients in these runs, so they are those of the sound rules.
-        rows = gradient_rows(replace(sound[shift.axis], rules=wrong), config.tolerance)
+        rows = gradient_rows(replace(sound[shift.axis], rules=wrong), check.tolerance)
         if any(row.verdict == "fail" for row in rows):
             caught.append("gradcheck")
     elif shift.hyperparameter in ("lr", "init_std", "multiplier"):
-        rows = coordinate_rows(sweep(config, wrong, shift.axis), config.tolerance)
+        rows = coordinate_rows(sweep(check, wrong, shift.axis), check.tolerance)
         if any(row.verdict == "fail" for row in rows):
             caught.append("coordcheck")
     return caught
@@ -66,15 +65,15 @@ def caught_by(
 
 def main() -> None:
     """Print a Markdown table."""
-    rules = Rules()
-    sound = {axis: sweep(CONFIG, rules, axis) for axis in axes_of(CONFIG)}
+    rules, check = Rules(), make_check(settings=SETTINGS)
+    sound = {axis: sweep(check, rules, axis) for axis in check.axes}
     found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for by in (0.5, -0.5):
         for shift in every_shift(by):
             if has_no_effect(shift):
                 verdict = "no effect"
             else:
-                verdict = " + ".join(caught_by(shift, CONFIG, rules, sound)) or "NOT CAUGHT"
+                verdict = " + ".join(caught_by(shift, check, rules, sound)) or "NOT CAUGHT"
             found[shift.role, shift.hyperparameter, shift.axis].append(verdict)
     print("| exponent of | role | width | depth | batch | tokens |")
     print("| --- | --- | --- | --- | --- | --- |")

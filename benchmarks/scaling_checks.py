@@ -11,21 +11,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from completedp.evidence.config import CheckConfig
-from completedp.evidence.coordcheck import coordcheck
-from completedp.evidence.gradcheck import gradcheck
+from completedp.evidence.check import make_check
+from completedp.evidence.config import CheckSettings
 from completedp.evidence.plots import check_svg
-from completedp.evidence.run import measure_all, write_check
-from completedp.evidence.scaling import CheckResult
-from completedp.evidence.text import check_text
+from completedp.evidence.result import CheckResult
+from completedp.evidence.run import COORDCHECK, GRADCHECK, judge, measure_all, write_check
 
-FULL = CheckConfig(
+FULL = CheckSettings(
     widths=(64, 128, 256, 512, 1024, 2048),
     depths=(2, 4, 8, 16, 32, 64),
     parameterisations=("completedp", "completep", "mup", "sp"),
 )
-HALF = CheckConfig(widths=FULL.widths, depths=(4, 8, 16, 32, 64), alpha=0.5)
-QUICK = CheckConfig(widths=(64, 128), depths=(2, 4), seeds=1)
+HALF = CheckSettings(widths=FULL.widths, depths=(4, 8, 16, 32, 64), alpha=0.5)
+QUICK = CheckSettings(widths=(64, 128), depths=(2, 4), seeds=1)
 
 
 def figure(result: CheckResult) -> str:
@@ -38,15 +36,14 @@ def main() -> None:
     """Measure, judge, write."""
     out = Path(sys.argv[1])
     configs = {"quick": QUICK} if "--quick" in sys.argv else {"alpha-1": FULL, "alpha-half": HALF}
-    for name, config in configs.items():
-        measurements = measure_all(config)
-        for check in (coordcheck, gradcheck):
-            result = check(config, measurements)
+    for name, settings in configs.items():
+        check = make_check(settings=settings)
+        measurements = measure_all(check)
+        for result in (judge(each, check, measurements) for each in (COORDCHECK, GRADCHECK)):
             write_check(result, out / name)
-            text = check_text(result, all_rows=True)
-            (out / name / f"{result.check}.txt").write_text(text + "\n")
-            print(f"== {name} {result.check}\n{check_text(result)}")
-            if check is coordcheck:
+            (out / name / f"{result.check}.txt").write_text(result.text(all_rows=True) + "\n")
+            print(f"== {name} {result.check}\n{result}")
+            if result.check == COORDCHECK:
                 (out / name / "figure.svg").write_text(figure(result))
 
 

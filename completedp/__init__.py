@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from completedp.apply.optimise import load_optimizer_state as load_optimizer_state
     from completedp.apply.plan import plan as plan
     from completedp.apply.planned import Plan as Plan
+    from completedp.evidence.run import coordcheck as coordcheck
+    from completedp.evidence.run import gradcheck as gradcheck
     from completedp.evidence.sweep import sweep as sweep
     from completedp.lm.transformer import ModelConfig as ModelConfig
     from completedp.lm.transformer import Transformer as Transformer
@@ -49,6 +51,8 @@ _NEED_TORCH = {
     "load_optimizer_state": "completedp.apply.optimise",
     "Plan": "completedp.apply.planned",
     "plan": "completedp.apply.plan",
+    "coordcheck": "completedp.evidence.run",
+    "gradcheck": "completedp.evidence.run",
     "ModelConfig": "completedp.lm.transformer",
     "Transformer": "completedp.lm.transformer",
     "search": "completedp.studies.session",

@@ -75,6 +75,6 @@ def train(model: nn.Module, optimizer: Optimizer, batches: Iterable[Tensor]) -> 
     return losses
 
 
-def of_size(width: int, depth: int) -> nn.Module:
+def of_scale(scale: Scale) -> nn.Module:
     """The reference model as the checks make it, for checks of a model of the user's own."""
-    return make_model(width, depth, vocab=257, bias=True, output_bias=True)
+    return make_model(scale.width, scale.depth, vocab=257, bias=True, output_bias=True)

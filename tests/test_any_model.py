@@ -1,13 +1,9 @@
 """Any model in every verb: searched, swept and trained from Python and from the command line."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +16,9 @@ from studies import write_tokens
 from torch import Tensor, nn
 
 import completedp as cdp
-from completedp.studies.config import WorkerConfig
-from completedp.studies.objective import Objective
-from completedp.studies.session import Search, search
+from completedp.studies.session import search
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store
-from completedp.tasks.config import Sources
-from completedp.tasks.data import make_data
 from completedp.tasks.sources import HuggingFace, maker_from
 from completedp.tasks.task import Task, make_task
 from completedp.theory.scale import Ratios, Scale
@@ -112,7 +104,7 @@ def test_slots_agree_with_one_at_a_time(name: str, tokens: str) -> None:
 
 
 def test_a_model_that_slots_refuse_is_searched_all_the_same(tokens: str, tmp_path: Path) -> None:
-    """Dropout keeps a model out of slots: it is searched one trial at a time, and a line says why."""
+    """Dropout keeps a model out of slots: it trains one trial at a time, and a line says why."""
     options: dict[str, Any] = {"context": CONTEXT, "store": str(tmp_path / "s.db"), "trials": 3}
     with (
         pytest.warns(UserWarning, match="one trial at a time: attention with dropout_p = 0.1"),
@@ -249,7 +241,10 @@ def test_the_command_line_searches_a_users_model(tmp_path: Path) -> None:
     # The rest is cut short: only what was running has to be run again, by a worker.
     with Store(str(tmp_path / "s.db")) as store:
         database = store._database
-        database.run(lambda c: c.exec_driver_sql(f"UPDATE completedp_studies SET budget = {before + 2}"), write=True)
+        database.run(
+            lambda c: c.exec_driver_sql(f"UPDATE completedp_studies SET budget = {before + 2}"),
+            write=True,
+        )
     run("search", "worker", *vit_options(tmp_path), *ALONE, "--lease", "1")
     with Store(str(tmp_path / "s.db")) as store:
         rows = store.study().trials()

@@ -8,19 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models import of_size
+from models import of_scale
 from planted_errors import caught_by, every_shift, has_no_effect
 from torch import nn
 
 from completedp.common.errors import CompletedpError
+from completedp.evidence.check import Check, check_from
 from completedp.evidence.config import CheckConfig
-from completedp.evidence.coordcheck import coordcheck
-from completedp.evidence.gradcheck import gradcheck, invariant_rows
+from completedp.evidence.gradcheck import invariant_rows
 from completedp.evidence.report import Report
-from completedp.evidence.run import measure_all, write_check
-from completedp.evidence.scaling import CheckResult, Measurement, sweep
-from completedp.evidence.text import check_text
+from completedp.evidence.result import CheckResult
+from completedp.evidence.run import COORDCHECK, GRADCHECK, judge, measure_all, write_check
+from completedp.evidence.scaling import Measurement, sweep
 from completedp.theory.rules import Rules, Shift
+from completedp.theory.scale import Scale
 
 torch.set_num_threads(1)
 SMALL = CheckConfig(
@@ -34,18 +35,28 @@ SMALL = CheckConfig(
 
 
 @pytest.fixture(scope="module")
-def measured() -> list[Measurement]:
-    return measure_all(SMALL, quiet=True)
+def small() -> Check:
+    return check_from(SMALL)
 
 
 @pytest.fixture(scope="module")
-def coordinates(measured: list[Measurement]) -> CheckResult:
-    return coordcheck(SMALL, measured)
+def measured(small: Check) -> list[Measurement]:
+    return measure_all(small, quiet=True)
 
 
 @pytest.fixture(scope="module")
-def gradients(measured: list[Measurement]) -> CheckResult:
-    return gradcheck(SMALL, measured)
+def coordinates(small: Check, measured: list[Measurement]) -> CheckResult:
+    return judge(COORDCHECK, small, measured)
+
+
+@pytest.fixture(scope="module")
+def gradients(small: Check, measured: list[Measurement]) -> CheckResult:
+    return judge(GRADCHECK, small, measured)
+
+
+def along_width(config: CheckConfig) -> Measurement:
+    """The sizes that a config's model has at its widths, by the default rules."""
+    return sweep(check_from(config), Rules(), "width")
 
 
 def test_coordcheck_passes_for_completedp(coordinates: CheckResult) -> None:
@@ -70,14 +81,14 @@ def test_gradcheck_passes_for_completedp(gradients: CheckResult) -> None:
     assert {row.what for row in known} == {"output_norm"}
 
 
-def test_output_norm_switch_makes_it_pass(measured: list[Measurement]) -> None:
+def test_output_norm_switch_makes_it_pass(small: Check, measured: list[Measurement]) -> None:
     """With output_norm_eps="gradient" the output norm's row passes like the others."""
     mended = [
         replace(m, rules=replace(m.rules, output_norm_eps="gradient"))
         for m in measured
         if m.rules.parameterisation == "completedp"
     ]
-    rows = gradcheck(SMALL, mended).rows
+    rows = judge(GRADCHECK, small, mended).rows
     assert {row.verdict for row in rows} == {"pass"}
 
 
@@ -126,10 +137,10 @@ def sound(measured: list[Measurement]) -> dict[str, Measurement]:
     ids=lambda s: f"{s.hyperparameter}-{s.role}-{s.axis}",
 )
 def test_wrong_exponents_are_caught_by_arithmetic(
-    shift: Shift, sound: dict[str, Measurement]
+    shift: Shift, small: Check, sound: dict[str, Measurement]
 ) -> None:
     """Every wrong exponent of eps, decay and beta, and any over batch and tokens, is caught."""
-    assert caught_by(shift, SMALL, Rules(), sound)
+    assert caught_by(shift, small, Rules(), sound)
 
 
 @pytest.mark.parametrize(
@@ -138,16 +149,16 @@ def test_wrong_exponents_are_caught_by_arithmetic(
     ids=lambda s: f"{s.hyperparameter}-{s.role}-{s.axis}",
 )
 def test_wrong_exponents_are_caught_by_training(
-    shift: Shift, sound: dict[str, Measurement]
+    shift: Shift, small: Check, sound: dict[str, Measurement]
 ) -> None:
     """Every wrong exponent of a learning rate, init or multiplier shows in the coordinate check."""
-    assert "coordcheck" in caught_by(shift, SMALL, Rules(), sound)
+    assert "coordcheck" in caught_by(shift, small, Rules(), sound)
 
 
-def test_the_planted_test_can_fail(sound: dict[str, Measurement]) -> None:
+def test_the_planted_test_can_fail(small: Check, sound: dict[str, Measurement]) -> None:
     """With nothing planted, nothing is caught."""
     nothing = Shift(role="hidden_weight", hyperparameter="lr", axis="width", by=0.0)
-    assert caught_by(nothing, SMALL, Rules(), sound) == []
+    assert caught_by(nothing, small, Rules(), sound) == []
 
 
 def test_slope_of_a_known_power() -> None:
@@ -163,7 +174,7 @@ def test_slope_of_a_known_power() -> None:
 def test_measurements_repeat() -> None:
     """The same config measures the same numbers."""
     config = replace(SMALL, widths=(32, 64), depths=(2,), batch=128, steps=2)
-    first, second = (sweep(config, Rules(), "width").values for _ in range(2))
+    first, second = (along_width(config).values for _ in range(2))
     assert all(np.array_equal(first[key], second[key]) for key in first)
 
 
@@ -175,7 +186,7 @@ def test_check_files(coordinates: CheckResult, gradients: CheckResult, tmp_path:
         assert saved["passed"]["completedp"] is True
         assert saved["passed"]["sp"] is False
         assert (tmp_path / f"{result.check}.svg").read_text().startswith("<svg")
-        text = check_text(result)
+        text = str(result)
         assert re.search(r"completedp +width +pass", text)
         assert re.search(r"sp +width +FAIL", text)
 
@@ -209,14 +220,14 @@ def test_report_is_self_contained(coordinates: CheckResult, tmp_path: Path) -> N
 def test_impossible_checks(changes: dict[str, object], message: str) -> None:
     """A check that cannot be is one line."""
     with pytest.raises(CompletedpError, match=message):
-        replace(SMALL, **changes)  # type: ignore[arg-type]
+        check_from(replace(SMALL, **changes))  # type: ignore[arg-type]
 
 
 def test_a_model_of_ones_own_is_measured_as_the_reference_model_is() -> None:
     """The reference model, given as a user's function, has every size to the last bit."""
     config = replace(SMALL, widths=(64, 128), depths=(2,), steps=3)
-    built_in = sweep(config, Rules(), "width")
-    given = sweep(replace(config, model="models:of_size"), Rules(), "width")
+    built_in = along_width(config)
+    given = along_width(replace(config, model="models:of_scale"))
     assert given.values.keys() == built_in.values.keys()
     for key, values in built_in.values.items():
         assert np.array_equal(given.values[key], values), key
@@ -234,18 +245,20 @@ def test_checks_of_hugging_face_models(family: str) -> None:
         tolerance=0.3,  # one seed, few sizes
         model=f"benchmarks.model_checks:{family}",
     )
-    measurements = measure_all(config, quiet=True)
-    for result in (coordcheck(config, measurements), gradcheck(config, measurements)):
+    check = check_from(config)
+    measurements = measure_all(check, quiet=True)
+    for result in (judge(name, check, measurements) for name in (COORDCHECK, GRADCHECK)):
         assert result.failures("completedp") == []
         assert result.failures("sp", "width")
         assert result.failures("sp", "depth")
 
 
-def bitnet(width: int, depth: int) -> nn.Module:
+def bitnet(scale: Scale) -> nn.Module:
     from transformers import BitNetConfig, BitNetForCausalLM
 
-    sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": depth}
-    heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), width // 16)
+    sizes = {"hidden_size": scale.width, "num_hidden_layers": scale.depth}
+    sizes["intermediate_size"] = 2 * scale.width
+    heads = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), scale.width // 16)
     return BitNetForCausalLM(
         BitNetConfig(**sizes, **heads, vocab_size=257, tie_word_embeddings=False, pad_token_id=None)
     )
@@ -256,23 +269,23 @@ def test_checks_of_a_model_with_overrides() -> None:
     pytest.importorskip("transformers")
     config = replace(SMALL, widths=(32, 64), depths=(2,), steps=2, model="test_checks:bitnet")
     with pytest.raises(CompletedpError, match="attn_sub_norm"):
-        sweep(config, Rules(), "width")
-    found = sweep(replace(config, override=("sub_norm=latent_norm",)), Rules(), "width")
+        along_width(config)
+    found = along_width(replace(config, override=("sub_norm=latent_norm",)))
     assert ("gradient", "latent_norm") in found.values
     with pytest.raises(CompletedpError, match="'sub_norm' must be REGEX=TYPE"):
-        sweep(replace(config, override=("sub_norm",)), Rules(), "width")
+        along_width(replace(config, override=("sub_norm",)))
 
 
-def awkward(width: int, depth: int) -> nn.Module:
+def awkward(scale: Scale) -> nn.Module:
     """The reference model, with an output that is a tuple."""
-    model = of_size(width, depth)
+    model = of_scale(scale)
     forward = model.forward
     model.forward = lambda tokens: (forward(tokens), torch.zeros(()))  # type: ignore[method-assign]
     return model
 
 
-def failing(width: int, depth: int) -> nn.Module:
-    model = of_size(width, depth)
+def failing(scale: Scale) -> nn.Module:
+    model = of_scale(scale)
     model.forward = lambda tokens, mask: tokens  # type: ignore[method-assign]
     return model
 
@@ -280,23 +293,23 @@ def failing(width: int, depth: int) -> nn.Module:
 def test_models_that_give_several_things_or_fail() -> None:
     """Logits may come first of a tuple; a forward pass that fails is one line that quotes it."""
     config = replace(SMALL, widths=(64, 128), depths=(2,), steps=2)
-    plain = sweep(replace(config, model="models:of_size"), Rules(), "width")
-    found = sweep(replace(config, model="test_checks:awkward"), Rules(), "width")
+    plain = along_width(replace(config, model="models:of_scale"))
+    found = along_width(replace(config, model="test_checks:awkward"))
     for key, values in plain.values.items():
         assert np.array_equal(found.values[key], values), key
     with pytest.raises(CompletedpError, match=r"'test_checks:failing' cannot be checked.*'mask'"):
-        sweep(replace(config, model="test_checks:failing"), Rules(), "width")
+        along_width(replace(config, model="test_checks:failing"))
 
 
-def made_wrong(width: int, depth: int) -> object:
-    return of_size(128, depth) if width == 64 else 3
+def made_wrong(scale: Scale) -> object:
+    return of_scale(replace(scale, width=128)) if scale.width == 64 else 3
 
 
 def test_models_that_cannot_be_checked() -> None:
     """A function that makes something else, or of another size, is one line that quotes it."""
     config = replace(SMALL, widths=(64, 128), depths=(2,), model="test_checks:made_wrong")
     with pytest.raises(CompletedpError, match="gave width 128 and depth 2 when asked for 64"):
-        sweep(config, Rules(), "width")
+        along_width(config)
     config = replace(config, widths=(32, 128))
-    with pytest.raises(CompletedpError, match=r"'test_checks:made_wrong' gave a int"):
-        sweep(config, Rules(), "width")
+    with pytest.raises(CompletedpError, match="test_checks:made_wrong gave a int at"):
+        along_width(config)

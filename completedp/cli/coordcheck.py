@@ -25,15 +25,15 @@ class CoordcheckVerb(CheckConfig, Verb):
 
     def run(self) -> int:
         """Run the check, print the verdict."""
+        from completedp.evidence.check import check_from
         from completedp.evidence.run import run_check
-        from completedp.evidence.text import check_text
 
-        result = run_check(self.check, as_config(self, CheckConfig), self.out)
+        result = run_check(self.check, check_from(as_config(self, CheckConfig)), self.out)
         if self.json:
             print_json(result.to_dict())
         else:
-            print(check_text(result, all_rows=self.all_rows))
-        return 0 if all(result.passed(p) for p in self.parameterisations) else 1
+            print(result.text(all_rows=self.all_rows))
+        return 0 if result.passed else 1
 
 
 @register("gradcheck")

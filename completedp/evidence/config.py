@@ -13,80 +13,89 @@ from completedp.theory.rules import PARAMETERISATIONS
 
 BASE = "base"
 """The axis of the points at the base's own scale, which all axes share."""
+from completedp.lm.shape import Shape
+
+CHECK_SHAPE = Shape(head_dim=16, bias=True, output_bias=True)
+"""Of the reference model in checks: small heads, and biases so that every role is there."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckConfig:
-    """Short runs of the reference model over widths and depths; the first of each is the base."""
+class CheckSettings:
+    """Short runs over widths and depths; the first of each is the base."""
 
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    """Widths, at the first depth; one alone skips the width check."""
-    depths: tuple[int, ...] = (2, 4, 8, 16)
-    """Depths, at the first width; one alone skips the depth check."""
-    batch: int = 1024
-    """Tokens per step."""
-    context: int = 64
-    """Tokens per sequence."""
+    widths: tuple[int, ...] | None = None
+    """Widths, at the first depth: 64 128 256 512 if not given, with a recipe its base times 1, 2
+    and 4; one alone skips the width check."""
+    depths: tuple[int, ...] | None = None
+    """Depths, at the first width: 2 4 8 16 if not given, with a recipe its base times 1, 2 and 4;
+    one alone skips the depth check."""
+    batch: int | None = None
+    """Tokens per step: 1024 if not given. Of your own data without a context, examples: 64."""
+    context: int | None = None
+    """Tokens per sequence: 64 for text; your own data counts examples if not given."""
     steps: int = 10
     """Steps before sizes are compared."""
     seeds: int = 3
     """Runs per size; slopes are of their geometric mean."""
-    parameterisations: tuple[str, ...] = ("completedp",)
-    """Any of sp, mup, completep, completedp."""
-    alpha: float = 1.0
-    """Residual exponent."""
-    output_norm_eps: str = "printed"
-    """The gradient check: the output norm's eps as `printed` in Table 1, or `gradient`."""
-    lr: float = 2.0**-10
-    """Global learning rate at base. Slopes are those of the limit while steps are small."""
-    model: str | None = None
-    """module:function of your own that makes a model of a width and a depth, with 257 tokens or
-    more, instead of the reference model; the next four are then its own business."""
-    override: tuple[str, ...] = ()
-    """REGEX=TYPE: tensors of your model whose names match are of that module type."""
-    head_dim: int = 16
-    """Size of an attention head."""
-    qk_norm: bool = True
-    """Normalise queries and keys."""
-    mlp: str = "gelu"
-    """gelu or swiglu."""
-    bias: bool = True
-    """Biases on all linear layers, so that every role is there to be checked."""
-    text: str = "stdlib"
-    """Text whose bytes are the tokens: stdlib, a file, or a folder."""
+    parameterisations: tuple[str, ...] | None = None
+    """Any of sp, mup, completep, completedp; completedp, or the recipe's, if not given."""
+    alpha: float | None = None
+    """Residual exponent; 1, or the recipe's, if not given."""
+    output_norm_eps: str | None = None
+    """The gradient check: the output norm's eps as `printed` in Table 1, or `gradient`; printed,
+    or the recipe's, if not given."""
+    lr: float | None = None
+    """Global learning rate at base: 2^-10, or the recipe's, if not given. Slopes are those of the
+    limit while steps are small."""
+    text: str | None = None
+    """Text whose bytes are the tokens: stdlib (if not given), a file, or a folder."""
     tolerance: float = 0.2
     """How far a slope may be from the one expected."""
     device: str = "auto"
     """auto, cpu, cuda."""
+    shape: Shape = CHECK_SHAPE
+    """The reference model's shape; with a recipe, and nothing else said, that of `train`."""
 
     def __post_init__(self) -> None:
         for name in ("widths", "depths"):
             sizes = getattr(self, name)
+            if sizes is None:
+                continue
             if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
                 raise CompletedpError(
                     f"{name} = {list(sizes)} must be whole numbers above 0, increasing"
                 )
-        if len(self.widths) < 2 and len(self.depths) < 2:
+        if len(self.widths or (1, 2)) < 2 and len(self.depths or (1, 2)) < 2:
             raise CompletedpError("a slope needs at least two widths or two depths")
         for name in ("batch", "context", "steps", "seeds"):
-            if getattr(self, name) < 1:
-                raise CompletedpError(f"{name} = {getattr(self, name)} must be at least 1")
-        if self.batch % self.context:
-            raise CompletedpError(
-                f"batch of {self.batch} tokens is not a whole number of sequences of "
-                f"{self.context} tokens (context)"
-            )
-        if self.override and self.model is None:
-            raise CompletedpError(
-                f"override {self.override[0]!r} is for a model of your own: give --model too"
-            )
-        check_path("text", self.text)
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise CompletedpError(f"{name} = {value} must be at least 1")
+        if self.text is not None:
+            check_path("text", self.text)
         check_number("tolerance", self.tolerance, low=0, high=10)
-        check_parameterisations(self.parameterisations)
+        if self.parameterisations is not None:
+            check_parameterisations(self.parameterisations)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+
+@dataclass(frozen=True, kw_only=True)
+class CheckConfig(CheckSettings):
+    """A check as the command line gives it: what is checked by name."""
+
+    model: str | None = None
+    """module:function of your own that makes the model at a scale, or hf:OWNER/NAME, hf:FOLDER;
+    the reference model if not given. Without data of your own it has 257 tokens or more."""
+    data: str | None = None
+    """Folder of tokens, made by `completedp data`, or module:function that gives your own data, in
+    place of the text."""
+    loss: str | None = None
+    """module:function of a model and a batch; next-token cross-entropy if not given."""
+    override: tuple[str, ...] = ()
+    """REGEX=TYPE: tensors of your model whose names match are of that module type."""
+    recipe: str | None = None
+    """Recipe file, or `default`: check the values that a plan assigns from it, its multipliers,
+    rules and base widths, at its base batch and tokens and at constant rates. If not given, values
+    near which slopes are those of the limit."""
 
 
 Axis = Literal["width", "depth", "batch", "tokens"]

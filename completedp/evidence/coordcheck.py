@@ -10,9 +10,9 @@ rules, so that a wrong exponent in the table shows:
 
 from __future__ import annotations
 
-from completedp.evidence.config import CheckConfig
 from completedp.evidence.measure import STREAM
-from completedp.evidence.scaling import CheckResult, Measurement, Row
+from completedp.evidence.rows import Row
+from completedp.evidence.scaling import Measurement
 from completedp.theory.roles import MODULE_TYPES, Role
 
 _HAS_DEPTH_RULE = ("completep", "completedp")
@@ -40,9 +40,3 @@ def coordinate_rows(measurement: Measurement, tolerance: float) -> list[Row]:
         if expected is not None:
             rows.append(measurement.row((quantity, kind), expected, tolerance))
     return rows
-
-
-def coordcheck(config: CheckConfig, measurements: list[Measurement]) -> CheckResult:
-    """Judge every measurement."""
-    rows = [row for m in measurements for row in coordinate_rows(m, config.tolerance)]
-    return CheckResult(check="coordcheck", config=config, rows=rows)

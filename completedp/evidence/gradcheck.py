@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from completedp.evidence.config import CheckConfig
-from completedp.evidence.scaling import CheckResult, Measurement, Row, verdict
+from completedp.evidence.rows import Row, verdict
+from completedp.evidence.scaling import Measurement
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import AXES, Rules
 
@@ -88,11 +88,3 @@ def _invariant(
         error=None,
         verdict=verdict(exponent, expected, 1e-9),
     )
-
-
-def gradcheck(config: CheckConfig, measurements: list[Measurement]) -> CheckResult:
-    """Judge every measurement, and each parameterisation's invariants once."""
-    rows = [row for m in measurements for row in gradient_rows(m, config.tolerance)]
-    for rules in {m.rules.parameterisation: m.rules for m in measurements}.values():
-        rows += invariant_rows(rules)
-    return CheckResult(check="gradcheck", config=config, rows=rows)

@@ -2,7 +2,7 @@
 
 For every module type, the root mean square (over the elements, and over the layers) of:
 
-    initial    its output at initialisation, on a fixed batch of text
+    initial    its output at initialisation, on a fixed batch
     change     how far that output has moved after some steps
     own        the part of it that its own parameters' change makes: (W_t - W_0) x_t for a matrix
     gradient   its parameters' gradient, over the later half of the steps
@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -29,10 +28,9 @@ from completedp.apply.model_map import TensorInfo
 from completedp.apply.plan import Plan
 from completedp.apply.structure import fans, is_norm
 from completedp.common.errors import CompletedpError
-from completedp.lm.corpora import documents
-from completedp.lm.tokenizer import ByteTokenizer
-from completedp.theory.roles import is_bias
-from completedp.training.stacked import next_token_loss
+from completedp.tasks.data import Batch, training_batches
+from completedp.tasks.task import BatchLoss, Task
+from completedp.theory.roles import Role, is_bias
 
 Sizes = dict[tuple[str, str], float]
 """(quantity, module type) -> root mean square."""
@@ -42,27 +40,27 @@ STREAM = "stream"
 
 
 def measure(
-    model: nn.Module, planned: Plan, text: np.ndarray, *, context: int, steps: int, seed: int
+    task: Task, model: nn.Module, planned: Plan, *, examples: int, steps: int, seed: int
 ) -> Sizes:
     """Train for `steps` at constant rates in the model's precision, and measure."""
     tensors, blocks = planned.map.tensors, planned.map.blocks
     owners = {t.name: model.get_submodule(t.name.rpartition(".")[0]) for t in tensors}
     optimizer = planned.adamw()
-    device = next(model.parameters()).device
-    batches = _Windows(text, context, planned.target.batch // context, seed, device)
-    probe, _ = batches.draw()
+    loss = task.batch_loss(model)
+    batches = training_batches(task.data, examples, seed, next(model.parameters()).device)
+    probe = _next(batches, task)
     at_start = copy.deepcopy(model)
-    before = _capture(model, probe, blocks)
+    before = _capture(model, loss, probe, blocks, seed)
     squares: dict[str, list[Tensor]] = defaultdict(list)
     for step in range(steps):
-        next_token_loss(model, *batches.draw()).backward()
+        loss(*_next(batches, task)).total.backward()
         if 2 * step >= steps:
             for tensor in tensors:
                 if (grad := model.get_parameter(tensor.name).grad) is not None:
                     squares[tensor.type].append(_mean_square(grad))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    after = _capture(model, probe, blocks)
+    after = _capture(model, loss, probe, blocks, seed)
     sizes: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     for kind, values in squares.items():
         sizes["gradient", kind] = values
@@ -70,6 +68,10 @@ def measure(
         owner = owners[tensor.name]
         start = at_start.get_parameter(tensor.name)
         delta = model.get_parameter(tensor.name).detach() - start.detach()
+        if _is_added(tensor, owner):
+            sizes["own", tensor.type].append(_mean_square(delta))
+            sizes["initial", tensor.type].append(_mean_square(start))
+            continue
         if owner not in before or owner not in after:  # its parent uses its tensors itself
             continue
         if before[owner][1].shape != after[owner][1].shape:  # routed elsewhere
@@ -82,52 +84,37 @@ def measure(
             change = after[owner][1] - before[owner][1]
             sizes["change", tensor.type].append(_mean_square(change))
     for block in blocks:
+        if block not in before or block not in after:  # its parent calls its parts itself
+            continue
         sizes["initial", STREAM].append(_mean_square(before[block][1]))
         sizes["change", STREAM].append(_mean_square(after[block][1] - before[block][1]))
     return {key: math.sqrt(float(torch.stack(v).mean())) for key, v in sizes.items()}
 
 
-def byte_text(source: str, limit: int = 2_000_000) -> np.ndarray:
-    """The bytes of some text, end-of-text between documents: no tokeniser to train, no folder."""
-    tokenizer, parts, have = ByteTokenizer(), [], 0
-    for document in documents(source):
-        parts.append(np.append(tokenizer.encode(document), tokenizer.eot))
-        have += len(parts[-1])
-        if have >= limit:
-            break
-    return np.concatenate(parts)[:limit].astype(np.int64)
-
-
-class _Windows:
-    """Random windows of a text, the same for every model size with the same seed."""
-
-    def __init__(
-        self, text: np.ndarray, context: int, sequences: int, seed: int, device: torch.device
-    ) -> None:
-        if sequences < 1:
-            raise CompletedpError(f"the batch is shorter than one sequence of {context} tokens")
-        if len(text) <= context:
-            raise CompletedpError(
-                f"the text has {len(text)} tokens, fewer than one sequence of {context} + 1"
-            )
-        self._text, self._context, self._sequences = text, context, sequences
-        self._rng, self._device = np.random.default_rng(seed), device
-
-    def draw(self) -> tuple[Tensor, Tensor]:
-        starts = self._rng.integers(0, len(self._text) - self._context, self._sequences)
-        rows = self._text[starts[:, None] + np.arange(self._context + 1)]
-        rows = torch.from_numpy(rows).to(self._device)
-        return rows[:, :-1], rows[:, 1:]
+def _next(batches: Iterator[Batch], task: Task) -> Batch:
+    batch = next(batches, None)
+    if batch is None:
+        raise CompletedpError(
+            f"the data {task.data.name!r} ended before the check did: make the iterable longer, or "
+            "endless"
+        )
+    return batch
 
 
 @torch.no_grad()
 def _capture(
-    model: nn.Module, probe: Tensor, blocks: list[nn.Module]
+    model: nn.Module, loss: BatchLoss, probe: Batch, blocks: list[nn.Module], seed: int
 ) -> dict[nn.Module, tuple[Any, Tensor]]:
-    """Input and output of every module that owns parameters, and of every block."""
+    """Input and output of every module that owns parameters, and of every block.
+
+    The model is called as its loss calls it. What it draws at random, such as dropout's masks, is
+    the same each time.
+    """
     seen: dict[nn.Module, tuple[Any, Tensor]] = {}
-    with _hooks(model, blocks, seen):
-        model(probe)
+    device = probe[0].device
+    with _hooks(model, blocks, seen), torch.random.fork_rng([device] if device.index else []):
+        torch.manual_seed(seed)
+        loss(*probe)
     return seen
 
 
@@ -136,7 +123,8 @@ def _hooks(
     model: nn.Module, blocks: list[nn.Module], seen: dict[nn.Module, tuple[Any, Tensor]]
 ) -> Iterator[None]:
     def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        seen[module] = (inputs[0] if inputs else None, _first(output).detach())
+        if isinstance(output := _first(output), Tensor):
+            seen[module] = (inputs[0] if inputs else None, output.detach())
 
     watched = [m for m in model.modules() if list(m.parameters(recurse=False))]
     # Before the plan's own hooks, if any: sizes are those without multipliers.
@@ -162,7 +150,13 @@ def _own(owner: nn.Module, tensor: TensorInfo, x: Tensor, delta: Tensor) -> Tens
     return _first(changed) - _first(functional_call(bare, nothing, (x,)))
 
 
-def _first(output: Any) -> Tensor:
+def _is_added(tensor: TensorInfo, owner: nn.Module) -> bool:
+    """Whether its owner adds it to the stream as it is: learnt positions, a class token."""
+    is_module = isinstance(owner, nn.Embedding) or fans(owner) is not None
+    return tensor.role is Role.INPUT_EMBEDDING and not is_module
+
+
+def _first(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from completedp.common.extras import import_extra
 from completedp.evidence.config import SweepGrid
-from completedp.evidence.scaling import CheckResult, Row
+from completedp.evidence.result import CheckResult
+from completedp.evidence.rows import Row
 
 _QUANTITY_TITLES = {
     "own": "own contribution to the output",
@@ -36,7 +37,7 @@ def check_svg(result: CheckResult, quantities: Sequence[str] = tuple(_QUANTITY_T
         sharey="col" if len(quantities) > 1 else True,
     )
     for panels, axis in zip(axes, along, strict=True):
-        sizes = result.config.widths if axis == "width" else result.config.depths
+        sizes = result.checked.sizes(axis)
         for panel, (name, quantity) in zip(panels, columns, strict=True):
             rows = [
                 row

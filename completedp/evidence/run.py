@@ -3,56 +3,145 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+from completedp.common.errors import CompletedpError
 from completedp.common.files import write_text_atomically
 from completedp.common.progress import Reporter
-from completedp.evidence.config import CheckConfig
-from completedp.evidence.coordcheck import coordcheck
-from completedp.evidence.gradcheck import gradcheck
+from completedp.evidence.check import Check, make_check
+from completedp.evidence.config import CheckSettings
+from completedp.evidence.coordcheck import coordinate_rows
+from completedp.evidence.gradcheck import gradient_rows, invariant_rows
 from completedp.evidence.plots import check_svg, require_matplotlib
-from completedp.evidence.scaling import CheckResult, Measurement, axes_of, sweep
-from completedp.theory.rules import Rules
+from completedp.evidence.result import CheckResult
+from completedp.evidence.rows import Row
+from completedp.evidence.scaling import Measurement, sweep
+from completedp.tasks.losses import ModelLoss
+from completedp.tasks.task import MakeModel
+from completedp.theory.recipe import Recipe
 
-CHECKS = {"coordcheck": coordcheck, "gradcheck": gradcheck}
+COORDCHECK, GRADCHECK = "coordcheck", "gradcheck"
+_SEQUENCES = ("widths", "depths", "parameterisations")
+_QUICK_WIDTHS, _QUICK_DEPTHS = (64, 128, 256), (2, 4, 8)
 
 
-def measure_all(config: CheckConfig, *, quiet: bool = False) -> list[Measurement]:
-    """Every axis of every parameterisation; both checks judge the same measurements."""
-    rules = [
-        Rules(parameterisation=name, alpha=config.alpha, output_norm_eps=config.output_norm_eps)
-        for name in config.parameterisations
-    ]
-    jobs = [(rule, axis) for rule in rules for axis in axes_of(config)]
-    runs = [len(config.widths if axis == "width" else config.depths) for _, axis in jobs]
-    found: list[Measurement] = []
-    with Reporter("measure", sum(runs) * config.seeds, quiet=quiet) as reporter:
-        done = 0
-        for (rule, axis), count in zip(jobs, runs, strict=True):
+def coordcheck(
+    make: MakeModel | str | None = None,
+    widths: Sequence[int] | None = None,
+    depths: Sequence[int] | None = None,
+    *,
+    data: Any = None,
+    loss: ModelLoss | str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    parameterisations: Sequence[str] | None = None,
+    recipe: Recipe | str | Path | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> CheckResult:
+    """Does every feature of a model move by the same amount at every width and depth?
 
-            def progress(step: int, note: str, before: int = done) -> None:
-                reporter.update(before + step, lambda: note)
+    `make(scale)` gives the model; the reference model if not given. It is trained for a few steps
+    at each of `widths` (64, 128, 256) and `depths` (2, 4, 8), on bytes of text or on `data`, by
+    next-token cross-entropy or `loss(model, *batch)`. `overrides` name the module types of tensors
+    that cannot be told. With a `recipe` the values are those that a plan assigns from it, and sizes
+    are its base times 1, 2 and 4 if not given. Other settings are those of `CheckSettings`: batch,
+    context, steps, seeds, alpha, output_norm_eps, lr, text, tolerance, device, shape. With `out`,
+    the numbers (JSON) and the plot (SVG) go to that folder.
+    """
+    given = {"data": data, "loss": loss, "overrides": overrides, "recipe": recipe}
+    sizes = {"widths": widths, "depths": depths, "parameterisations": parameterisations}
+    check = make_check(make, **given, settings=_settings(recipe is not None, sizes | settings))
+    return run_check(COORDCHECK, check, out, quiet=quiet)
 
-            found.append(sweep(config, rule, axis, progress))
-            done += count * config.seeds
-        reporter.update(done, lambda: "done")
-    return found
+
+def gradcheck(
+    make: MakeModel | str | None = None,
+    widths: Sequence[int] | None = None,
+    depths: Sequence[int] | None = None,
+    *,
+    data: Any = None,
+    loss: ModelLoss | str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    parameterisations: Sequence[str] | None = None,
+    recipe: Recipe | str | Path | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> CheckResult:
+    """Does AdamW's eps keep its size relative to a model's gradients, and do the invariants hold?
+
+    Arguments are those of `coordcheck`.
+    """
+    given = {"data": data, "loss": loss, "overrides": overrides, "recipe": recipe}
+    sizes = {"widths": widths, "depths": depths, "parameterisations": parameterisations}
+    check = make_check(make, **given, settings=_settings(recipe is not None, sizes | settings))
+    return run_check(GRADCHECK, check, out, quiet=quiet)
 
 
 def run_check(
-    name: str, config: CheckConfig, out: str | Path | None = None, *, quiet: bool = False
+    name: str, check: Check, out: str | Path | None = None, *, quiet: bool = False
 ) -> CheckResult:
     """`coordcheck` or `gradcheck`; with `out`, NAME.json and NAME.svg go there."""
     if out is not None:  # before minutes of measuring, not after
         require_matplotlib()
         Path(out).mkdir(parents=True, exist_ok=True)
-    result = CHECKS[name](config, measure_all(config, quiet=quiet))
+    result = judge(name, check, measure_all(check, quiet=quiet))
     if out is not None:
         write_check(result, Path(out))
     return result
+
+
+def measure_all(check: Check, *, quiet: bool = False) -> list[Measurement]:
+    """Every axis of every parameterisation; both checks judge the same measurements."""
+    jobs = [(rules, axis) for rules in check.rules for axis in check.axes]
+    runs = [len(check.sizes(axis)) * check.seeds for _, axis in jobs]
+    found: list[Measurement] = []
+    with Reporter("measure", sum(runs), quiet=quiet) as reporter:
+        done = 0
+        for (rules, axis), count in zip(jobs, runs, strict=True):
+
+            def progress(step: int, note: str, before: int = done) -> None:
+                reporter.update(before + step, lambda: note)
+
+            found.append(sweep(check, rules, axis, progress))
+            done += count
+        reporter.update(done, lambda: "done")
+    return found
+
+
+def judge(name: str, check: Check, measurements: Sequence[Measurement]) -> CheckResult:
+    """Judge every measurement; the gradient check also each parameterisation's invariants."""
+    rows: list[Row] = []
+    for measurement in measurements:
+        judged = coordinate_rows if name == COORDCHECK else gradient_rows
+        rows += judged(measurement, check.tolerance)
+    if name == GRADCHECK:
+        for rules in {m.rules.parameterisation: m.rules for m in measurements}.values():
+            rows += invariant_rows(rules)
+    return CheckResult(check=name, checked=check, rows=rows)
 
 
 def write_check(result: CheckResult, folder: Path) -> None:
     """The numbers as JSON and the plot as SVG."""
     write_text_atomically(folder / f"{result.check}.json", json.dumps(result.to_dict(), indent=2))
     write_text_atomically(folder / f"{result.check}.svg", check_svg(result))
+
+
+def _settings(has_recipe: bool, given: Mapping[str, Any]) -> CheckSettings:
+    known = [field.name for field in fields(CheckSettings)]
+    for name, value in given.items():
+        if name not in known:
+            raise CompletedpError(f"unknown setting {name!r}: choose from {', '.join(known)}")
+        if name in _SEQUENCES and isinstance(value, str | int):
+            raise CompletedpError(f"{name} = {value!r} must be a sequence, such as ({value!r},)")
+    usual = {} if has_recipe else {"widths": _QUICK_WIDTHS, "depths": _QUICK_DEPTHS}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen = usual | chosen
+    for name in _SEQUENCES:
+        if name in chosen:
+            chosen[name] = tuple(chosen[name])
+    return CheckSettings(**chosen)

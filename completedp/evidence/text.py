@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from completedp.evidence.gradcheck import MEASURED_OUTPUT_NORM
-from completedp.evidence.scaling import CheckResult, Row
+from completedp.evidence.rows import Row
 
 KNOWN = (
     "known: Table 1 prints x1 for the output norm's eps, its gradient falls as "
@@ -17,19 +18,19 @@ KNOWN = (
 )
 
 
-def check_text(result: CheckResult, *, all_rows: bool = False) -> str:
+def check_text(rows: Sequence[Row], *, all_rows: bool = False) -> str:
     """The verdicts, the rows that fail (or all), and what is known of the printed table."""
     text = io.StringIO()
     console = Console(file=text, width=110, color_system=None)
-    for name in result.config.parameterisations:
-        rows = [row for row in result.rows if row.parameterisation == name]
-        for axis in dict.fromkeys(row.axis for row in rows):
-            of_axis = [row for row in rows if row.axis == axis]
+    for name in dict.fromkeys(row.parameterisation for row in rows):
+        mine = [row for row in rows if row.parameterisation == name]
+        for axis in dict.fromkeys(row.axis for row in mine):
+            of_axis = [row for row in mine if row.axis == axis]
             console.print(f"{name:<11} {axis:<7} {_summary(of_axis)}", highlight=False)
-    shown = [row for row in result.rows if all_rows or row.verdict != "pass"]
+    shown = [row for row in rows if all_rows or row.verdict != "pass"]
     if shown:
         console.print(_table(shown), highlight=False)
-    if any(row.verdict == "known" for row in result.rows):
+    if any(row.verdict == "known" for row in rows):
         console.print(KNOWN, highlight=False)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 

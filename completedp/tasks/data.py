@@ -8,6 +8,7 @@ makes for each seed. Both give batches as tuples of tensors, which the loss take
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -223,6 +224,19 @@ def on_device(examples: Examples, device: torch.device) -> Batch:
         for tensor, rows in zip(whole, examples.take(indices), strict=True):
             tensor[start : start + len(indices)] = rows
     return tuple(tensor.to(device) for tensor in whole)
+
+
+def training_batches(data: Data, examples: int, seed: int, device: torch.device) -> Iterator[Batch]:
+    """Training batches on a device: without end, unless a stream of the user's own ends."""
+    train = data.train
+    if isinstance(train, Stream):
+        for batch in train.iterate(examples, seed):
+            yield tuple(part.to(device) for part in batch)
+        return
+    order = Order(train, examples, seed)
+    for step in itertools.count():
+        rows = train.take(order.steps(step, step + 1)[0])
+        yield train.batch(tuple(part.to(device) for part in rows))
 
 
 def held_out_batches(

@@ -205,26 +205,35 @@ def same_task(sources: Sources, identity: Mapping[str, Any], head_dim: int | Non
 
 
 def without_weights(model: nn.Module) -> nn.Module:
-    """The model with its parameters on the meta device; buffers, which no plan draws, stay."""
+    """The model with its parameters on the meta device; what no plan draws stays: what is frozen,
+    and buffers."""
     replaced: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
             if parameter not in replaced:
                 meta = torch.empty_like(parameter, device="meta")
-                replaced[parameter] = nn.Parameter(meta, parameter.requires_grad)
+                replaced[parameter] = nn.Parameter(meta)
             module._parameters[name] = replaced[parameter]
     return model
 
 
 def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:
-    """A model without weights on a device, its parameters still to be drawn, its buffers kept."""
+    """A model without weights on a device: its parameters still to be drawn, the rest kept."""
     kept = [
-        (module, name, buffer)
+        (module, name, tensor.detach())  # the tensor itself is emptied in place
         for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-        if not buffer.is_meta
+        for name, tensor in (
+            *module.named_parameters(recurse=False),
+            *module.named_buffers(recurse=False),
+        )
+        if not tensor.is_meta
     ]
     model.to_empty(device=device)
-    for module, name, buffer in kept:
-        module._buffers[name] = buffer.to(device)
+    for module, name, values in kept:
+        if name in module._buffers:
+            module._buffers[name] = values.to(device)
+        else:
+            module.get_parameter(name).data = values.to(device)
     return model

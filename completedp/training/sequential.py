@@ -7,7 +7,6 @@ model trains as its user would train it, step by step.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from completedp.apply.optimise import set_learning_rates
 from completedp.lm.loss import Loss
-from completedp.tasks.data import Batch, Order, Stream, held_out_batches
+from completedp.tasks.data import Batch, held_out_batches, training_batches
 from completedp.tasks.task import Task, give_memory
 from completedp.theory.scale import Scale
 from completedp.training.trials import (
@@ -75,8 +74,9 @@ class OneAtATime:
         losses: list[float] = []
         recent: list[Tensor] = []
         status = "ok"
-        batches = itertools.islice(self._batches(trial.seed), trial.steps)
-        for step, batch in enumerate(batches):
+        data, steps = self._task.data, range(trial.steps)
+        batches = training_batches(data, self._examples, trial.seed, self._device)
+        for step, batch in zip(steps, batches, strict=False):
             set_learning_rates(optimizer, planned.recipe.schedule(step, trial.steps))
             recent.append(_step(loss, optimizer, batch))
             if len(recent) < CHECK_EVERY and step + 1 < trial.steps:
@@ -96,18 +96,6 @@ class OneAtATime:
                 break
         valid = self._evaluate(model, loss) if status == "ok" else None
         return Outcome(trial=trial, status=status, losses=losses, valid_loss=valid)
-
-    def _batches(self, seed: int) -> Iterator[Batch]:
-        """Batches on the device, without end, as a slot has them."""
-        train = self._task.data.train
-        if isinstance(train, Stream):
-            for batch in train.iterate(self._examples, seed):
-                yield tuple(part.to(self._device) for part in batch)
-            return
-        order = Order(train, self._examples, seed)
-        for step in itertools.count():
-            rows = train.take(order.steps(step, step + 1)[0])
-            yield train.batch(tuple(part.to(self._device) for part in rows))
 
     @torch.no_grad()
     def _evaluate(self, model: torch.nn.Module, loss: Callable[..., Loss]) -> float:

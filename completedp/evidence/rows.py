@@ -1,0 +1,33 @@
+"""Rows: the lines of a check, each a measured slope beside the one that theory expects."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a check."""
+
+    parameterisation: str
+    axis: str
+    quantity: str
+    what: str
+    """Module type, or role for invariants."""
+    expected: float
+    slope: float
+    error: float | None
+    verdict: str
+    """pass, fail, or known: a fault of the printed table itself, which has a switch."""
+    values: tuple[float, ...] = ()
+    """Root mean squares by size."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def verdict(slope: float, expected: float, tolerance: float) -> str:
+    """Pass when the slope is where it should be; NaN never passes."""
+    return "pass" if abs(slope - expected) <= tolerance else "fail"
