@@ -2,8 +2,9 @@
 
     python benchmarks/first_step.py [--shapes 64x4 128x8 64x8] [--slots 16]
 
-Each line is a stack of another shape in the same process, then the same in fresh processes: with
-empty caches, with those of the shapes before, and with its own.
+Each line is a stack of another shape, in one process with empty caches and then in another with
+theirs: seconds to the first step, those of them in the compiler by its own count, and milliseconds
+of a step then. `--no-autotune` compiles one variant of every kernel and times none.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ import time
 from typing import Any
 
 
-def child(shapes: list[str], slots: int) -> None:
+def child(shapes: list[str], slots: int, autotune: bool) -> None:
     """Make a stack of each shape, take a step, and print where the time went."""
     began = time.perf_counter()
     import torch
+    import torch._inductor.config
 
     from completedp.bench.config import SlotsBenchConfig
-    from completedp.bench.slots import full_stack
+    from completedp.bench.slots import full_stack, step_seconds
     from completedp.lm.transformer import ModelConfig
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.zeros(1, device=device)
+    torch._inductor.config.triton.autotune_pointwise = autotune
     imports = time.perf_counter() - began
     for shape in shapes:
         width, depth = map(int, shape.split("x"))
@@ -46,8 +49,9 @@ def child(shapes: list[str], slots: int) -> None:
             for name, values in torch._dynamo.utils.compilation_time_metrics.items()
             if sum(values) > 0.3
         }
-        row: dict[str, Any] = {"shape": shape, "seconds": round(total, 1), "imports": imports}
-        print(json.dumps(row | {"parts": parts}), flush=True)
+        row: dict[str, Any] = {"shape": shape, "seconds": round(total, 1)}
+        row["ms_per_step"] = round(1e3 * step_seconds(stack.train_step, 30, device), 3)
+        print(json.dumps(row | {"imports": round(imports, 1), "parts": parts}), flush=True)
         imports = 0.0
         del stack
         if device.type == "cuda":
@@ -59,10 +63,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--shapes", nargs="+", default=["64x4", "128x8", "64x8"])
     parser.add_argument("--slots", type=int, default=16)
-    parser.add_argument("--child", action="store_true")
+    parser.add_argument("--no-autotune", action="store_true")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        child(args.shapes, args.slots)
+        child(args.shapes, args.slots, not args.no_autotune)
         return
     with tempfile.TemporaryDirectory() as cache:
         env = os.environ | {
@@ -76,6 +81,7 @@ def main() -> None:
         for title, shapes in runs.items():
             print(f"{title}:", flush=True)
             command = [sys.executable, __file__, "--child", "--slots", str(args.slots)]
+            command += ["--no-autotune"] * args.no_autotune
             subprocess.run([*command, "--shapes", *shapes], env=env, check=True)
 
 

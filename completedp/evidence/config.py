@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from completedp.common.checks import check_number, check_path
 from completedp.common.errors import CompletedpError
+from completedp.lm.shape import Shape
 from completedp.studies.config import BaseConfig
 from completedp.theory.rules import PARAMETERISATIONS
 
 BASE = "base"
 """The axis of the points at the base's own scale, which all axes share."""
-from completedp.lm.shape import Shape
 
 CHECK_SHAPE = Shape(head_dim=16, bias=True, output_bias=True)
 """Of the reference model in checks: small heads, and biases so that every role is there."""

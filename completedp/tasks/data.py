@@ -180,7 +180,7 @@ def make_data(source: Any, context: int | None = None) -> Data:
     unit, name = context or 1, getattr(source, "__qualname__", type(source).__name__)
     try:
         if len(signature(source).parameters) >= 3:
-            return _streamed(source, unit, name)
+            return _streamed(cast(Any, source), unit, name)
         datasets = {split: source(split) for split in ("train", "valid")}
     except CompletedpError:
         raise

@@ -159,10 +159,12 @@ def make_task(
         maker: Any = ReferenceModel(vocab=made.vocab, shape=shape or Shape(), head_dim=head_dim)
     else:
         maker = maker_from(model, made.vocab) if isinstance(model, str) else model
+        if not callable(model) and not isinstance(model, str):
+            raise CompletedpError(
+                f"the model is a {type(model).__name__}: give a function of a scale"
+            )
     if isinstance(loss, str):
         loss = function_from(loss, "loss")
-    if not callable(maker):
-        raise CompletedpError(f"the model is a {type(maker).__name__}: give a function of a scale")
     return Task(
         make=maker,
         data=made,
