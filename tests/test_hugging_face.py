@@ -198,7 +198,8 @@ def test_the_reference_model_as_qwen3(tmp_path: Path) -> None:
     other = AutoModelForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
         logits = model(tokens)
-        torch.testing.assert_close(other(tokens).logits, logits, rtol=1e-5, atol=1e-5)
+        # float32's rounding, which differs from processor to processor; what is exact is below
+        torch.testing.assert_close(other(tokens).logits, logits, rtol=1e-4, atol=1e-4)
         exact = in_float64(other)(tokens).logits
     torch.testing.assert_close(exact, logits, rtol=1e-10, atol=1e-10)
 
