@@ -29,6 +29,7 @@ from completedp.evidence.run import COORDCHECK, GRADCHECK, judge, measure_all, w
 from completedp.evidence.scaling import Measurement, limit_recipe, sweep
 from completedp.evidence.windows import byte_text, byte_windows
 from completedp.tasks.data import training_batches
+from completedp.tasks.task import give_memory, without_weights
 from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
 
@@ -460,6 +461,14 @@ def test_a_hugging_face_config_is_checked_by_name(tmp_path: Path) -> None:
     check = cdp.coordcheck(f"hf:{tmp_path}", **SIZES)
     assert check.checked.task.name == f"hf:{tmp_path}"
     assert check.rows == cdp.coordcheck(make, **SIZES).rows
+
+
+def test_what_no_plan_draws_keeps_its_values() -> None:
+    """A frozen tensor of the user's own, which no plan draws, is there as it was made."""
+    model = foreign.Masked(32, 1)
+    made = model.pos.clone()
+    assert torch.equal(give_memory(without_weights(model), "cpu").get_parameter("pos"), made)
+    assert not model.pos.requires_grad
 
 
 def with_dropout(scale: Scale) -> nn.Module:

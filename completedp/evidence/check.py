@@ -169,12 +169,12 @@ def _task(
     The loss is never left to the reference model, whose own one does without the module of its
     logits: what is not called cannot be measured.
     """
-    context, vocab, is_text = settings.context, None, isinstance(data, str | Path)
+    context, vocab = settings.context, None
     if data is None:
         data, vocab = byte_windows(settings.text or "stdlib", context or CONTEXT), VOCAB
     elif settings.text is not None:
         raise CompletedpError(f"text {settings.text!r} and data are both given: give one of them")
-    elif is_text and ":" not in str(data):
+    elif isinstance(data, str | Path) and ":" not in str(data):  # a folder of tokens
         context = context or CONTEXT
     shape = settings.shape if recipe is None else _shape(settings.shape, recipe)
     if make is None and vocab is not None:
@@ -202,8 +202,8 @@ def _shape(given: Shape, recipe: Recipe) -> Shape:
         bias="qkv_bias" in kinds,
         output_bias="output_bias" in kinds,
     )
-    open_ = [n for n, value in asdict(given).items() if value == getattr(CHECK_SHAPE, n)]
-    return replace(given, **{name: getattr(was, name) for name in open_})
+    not_given = [n for n, value in asdict(given).items() if value == getattr(CHECK_SHAPE, n)]
+    return replace(given, **{name: getattr(was, name) for name in not_given})
 
 
 def _lr(recipe: Recipe | None, settings: CheckSettings) -> float:
