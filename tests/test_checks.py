@@ -1,10 +1,15 @@
 """The scaling checks: they pass for Complete(d)P, fail for the rest, and see planted errors."""
 
+import itertools
 import json
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import foreign
 import numpy as np
 import pytest
 import torch
@@ -12,14 +17,19 @@ from models import of_scale
 from planted_errors import caught_by, every_shift, has_no_effect
 from torch import nn
 
+import completedp as cdp
+from completedp.cli.main import _parse
 from completedp.common.errors import CompletedpError
-from completedp.evidence.check import Check, check_from
-from completedp.evidence.config import CheckConfig
+from completedp.evidence.check import Check, check_from, make_check
+from completedp.evidence.config import CheckConfig, CheckSettings
 from completedp.evidence.gradcheck import invariant_rows
 from completedp.evidence.report import Report
 from completedp.evidence.result import CheckResult
 from completedp.evidence.run import COORDCHECK, GRADCHECK, judge, measure_all, write_check
-from completedp.evidence.scaling import Measurement, sweep
+from completedp.evidence.scaling import Measurement, limit_recipe, sweep
+from completedp.evidence.windows import byte_text, byte_windows
+from completedp.tasks.data import training_batches
+from completedp.tasks.task import give_memory, without_weights
 from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
 
@@ -313,3 +323,194 @@ def test_models_that_cannot_be_checked() -> None:
     config = replace(config, widths=(32, 128))
     with pytest.raises(CompletedpError, match="test_checks:made_wrong gave a int at"):
         along_width(config)
+
+
+QUICK = {"widths": (64, 128, 256), "depths": (2, 8), "seeds": 1, "device": "cpu", "quiet": True}
+BOTH = ("completedp", "sp")
+VIT: dict[str, Any] = {
+    "make": foreign.vit,
+    "data": foreign.images,
+    "loss": foreign.classification,
+    "overrides": foreign.VIT_TYPES,
+}
+MASKED: dict[str, Any] = {
+    "make": foreign.masked,
+    "data": foreign.masked_text,
+    "loss": foreign.masked_loss,
+    "batch": 16,
+}
+
+
+@pytest.mark.parametrize("model", [VIT, MASKED], ids=["images", "masked"])
+def test_checks_of_models_that_predict_no_next_token(model: dict[str, Any]) -> None:
+    """A classifier of images and a masked language model pass with the rules and fail without."""
+    check = cdp.coordcheck(**model, parameterisations=BOTH, **QUICK)
+    assert not check.passed
+    assert check.holds("completedp"), check
+    assert not check.holds("sp", "width")
+    assert not check.holds("sp", "depth")
+    assert {"qkv", "attn_out", "mlp_in", "mlp_out"} <= {
+        row.what for row in check.failures("sp", "width")
+    }
+    assert cdp.gradcheck(**model, **QUICK).passed
+
+
+def test_learnt_positions_are_measured() -> None:
+    """A tensor that its model adds to the stream itself has rows of its own, as a table would."""
+    check = cdp.coordcheck(**VIT, **QUICK | {"depths": (2,), "steps": 2})
+    rows = {(row.quantity, row.what) for row in check.rows}
+    assert {("own", "position"), ("initial", "position"), ("own", "embedding")} <= rows
+
+
+def test_python_and_the_command_line_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same check from either has the same numbers, and the same record of what was checked."""
+    sizes = shlex.split("--widths 64 128 --depths 2 --seeds 1 --steps 2 --device cpu --json")
+    named = shlex.split("--model foreign:vit --data foreign:images --loss foreign:classification")
+    named += ["--override", *(f"{regex}={kind}" for regex, kind in foreign.VIT_TYPES.items())]
+    quick: dict[str, Any] = QUICK | {"widths": [64, 128], "depths": [2], "steps": 2}
+    for verb, function in (("coordcheck", cdp.coordcheck), ("gradcheck", cdp.gradcheck)):
+        for arguments, options in (([], {}), (named, VIT)):
+            code = _parse([verb, *sizes, *arguments]).run()
+            result = function(**options, **quick)
+            assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(result.to_dict()))
+            assert code == (0 if result.passed else 1)
+
+
+def test_a_result_prints_its_verdicts(coordinates: CheckResult) -> None:
+    """`print(check)` and the prompt show what the command prints; `passed` is of all asked for."""
+    assert str(coordinates) == repr(coordinates) == coordinates.text()
+    assert "output_norm" in coordinates.text(all_rows=True)
+    assert coordinates.passed is False
+    sound = [row for row in coordinates.rows if row.parameterisation == "completedp"]
+    assert replace(coordinates, rows=sound).passed is True
+    assert coordinates.failures() == [row for row in coordinates.rows if row.verdict == "fail"]
+
+
+def test_bytes_are_those_of_old() -> None:
+    """The windows of a seed are drawn from the text in one stream, batch after batch."""
+    data, text = byte_windows("stdlib", 8), byte_text("stdlib")
+    rng = np.random.default_rng(3)
+    batches = training_batches(data, 4, 3, torch.device("cpu"))
+    for _ in range(3):
+        starts = rng.integers(0, len(text) - 8, 4)
+        inputs, targets = next(batches)
+        assert np.array_equal(inputs.numpy(), [text[s : s + 8] for s in starts])
+        assert np.array_equal(targets.numpy(), [text[s + 1 : s + 9] for s in starts])
+
+
+SIZES = {"widths": (64, 128), "depths": (2,), "batch": 256, "steps": 3, "seeds": 1, "quiet": True}
+
+
+def test_a_recipe_is_checked_by_its_own_values() -> None:
+    """Given the check's own recipe as a recipe, every number is the same, to the last bit."""
+    own = cdp.coordcheck(**SIZES)
+    recipe = limit_recipe(own.checked, Rules())
+    assert cdp.coordcheck(recipe=recipe, **SIZES).rows == own.rows
+    tuned = recipe.hyperparameters
+    louder = replace(tuned, log2={**tuned.log2, "lr/type/qkv": 3})
+    rows = cdp.coordcheck(recipe=replace(recipe, hyperparameters=louder), **SIZES).rows
+    sizes = {
+        (r.quantity, r.what): (r.values, o.values) for r, o in zip(rows, own.rows, strict=True)
+    }
+    loud, quiet = sizes["own", "qkv"]
+    assert np.divide(loud, quiet) == pytest.approx(8, rel=0.2)  # larger steps, a little less linear
+
+
+def test_the_sizes_and_rules_are_a_recipes_unless_given(tmp_path: Path) -> None:
+    """Base, rules and shape are the recipe's; what is given replaces them, from a file too."""
+    base = Scale(width=32, depth=3, batch=512, tokens=512 * 100)
+    with torch.device("meta"):
+        model = cdp.Transformer(cdp.ModelConfig(vocab=96, width=32, depth=3, head_dim=8))
+    rules = Rules(parameterisation="mup", output_norm_eps="gradient")
+    recipe = cdp.Recipe.for_model(model, base, lr=2.0**-9, rules=rules)
+    recipe.save(tmp_path / "recipe.json")
+    check = check_from(CheckConfig(recipe=str(tmp_path / "recipe.json")))
+    assert (check.widths, check.depths) == ((32, 64, 128), (3, 6, 12))
+    assert (check.base, check.lr, check.rules) == (base, 2.0**-9, (rules,))
+    made = check.task.model(base)
+    assert isinstance(made, cdp.Transformer)
+    assert (made.config.head_dim, made.config.bias, made.config.output_bias) == (8, False, False)
+    asked = CheckSettings(widths=(64, 128), lr=0.5, parameterisations=("sp",), alpha=0.5)
+    check = make_check(recipe=recipe, settings=asked)
+    assert (check.widths, check.lr, check.recipe) == ((64, 128), 0.5, recipe.with_values(lr=0.5))
+    assert check.rules == (replace(rules, parameterisation="sp", alpha=0.5),)
+
+
+def test_a_recipe_with_a_wrong_rule_fails() -> None:
+    """A recipe is carried by its own rules, so that a fault in them shows, and in theirs alone."""
+    own = cdp.coordcheck(**SIZES)
+    wrong = Shift(role="hidden_weight", hyperparameter="lr", axis="width", by=1.0)
+    recipe = limit_recipe(own.checked, Rules(shifts=(wrong,)))
+    assert own.passed
+    assert {row.what for row in cdp.coordcheck(recipe=recipe, **SIZES).failures()} >= {"qkv"}
+
+
+def test_a_hugging_face_config_is_checked_by_name(tmp_path: Path) -> None:
+    """`hf:` has the numbers of a function that makes the same model, of the text's 257 tokens."""
+    hf = pytest.importorskip("transformers")
+
+    def config(width: int, depth: int, vocab: int) -> Any:
+        sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": depth}
+        heads = {"num_attention_heads": width // 16, "num_key_value_heads": width // 32}
+        return hf.LlamaConfig(**sizes, **heads, vocab_size=vocab)
+
+    def make(scale: Scale) -> nn.Module:
+        return hf.LlamaForCausalLM(config(scale.width, scale.depth, 257))
+
+    config(128, 3, 50_000).save_pretrained(tmp_path)
+    check = cdp.coordcheck(f"hf:{tmp_path}", **SIZES)
+    assert check.checked.task.name == f"hf:{tmp_path}"
+    assert check.rows == cdp.coordcheck(make, **SIZES).rows
+
+
+def test_what_no_plan_draws_keeps_its_values() -> None:
+    """A frozen tensor of the user's own, which no plan draws, is there as it was made."""
+    model = foreign.Masked(32, 1)
+    made = model.pos.clone()
+    assert torch.equal(give_memory(without_weights(model), "cpu").get_parameter("pos"), made)
+    assert not model.pos.requires_grad
+
+
+def with_dropout(scale: Scale) -> nn.Module:
+    model = foreign.Masked(scale.width, scale.depth)
+    for block in model.blocks:
+        block.get_submodule("mlp").add_module("dropout", nn.Dropout(0.5))
+    return model
+
+
+def test_chance_in_a_model_is_not_taken_for_change() -> None:
+    """With dropout the numbers repeat, and nothing looks moved that was not trained."""
+    options = MASKED | SIZES | {"make": with_dropout, "batch": 8}
+    first = cdp.coordcheck(**options)
+    torch.rand(7)
+    assert cdp.coordcheck(**options).rows == first.rows
+    still = cdp.coordcheck(**options, lr=1e-12)
+    moved = {r.what: r.values for r in still.rows if r.quantity == "change"}
+    assert max(*moved["stream"], *moved["unembedding"]) < 1e-6
+
+
+def two_batches(split: str, examples: int, seed: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    yield from itertools.islice(foreign.masked_text(split, examples, seed), 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"step": 3}, "unknown setting 'step'"),
+        ({"parameterisations": "sp"}, r"parameterisations = 'sp' must be a sequence"),
+        ({"widths": 64}, "widths = 64 must be a sequence"),
+        ({"overrides": {"a": "qkv"}}, "'a=qkv' is for a model of your own"),
+        ({"data": foreign.images}, "reference model reads a folder of tokens"),
+        ({**MASKED, "text": "stdlib"}, "text 'stdlib' and data are both given"),
+        ({**MASKED, "data": two_batches}, "'two_batches' ended before the check did"),
+        ({**MASKED, "loss": lambda *_: 3}, "the loss must be one number"),
+        ({"make": foreign.masked}, "'foreign:masked' has 64 tokens, and the check's text 257"),
+        ({"make": 3}, "the model is a int"),
+        ({"recipe": "nowhere.json"}, "'nowhere.json'"),
+        ({"loss": "nowhere:loss"}, "'nowhere:loss'"),
+    ],
+)
+def test_impossible_requests(options: dict[str, Any], message: str) -> None:
+    """What cannot be checked is one line that quotes it."""
+    with pytest.raises(CompletedpError, match=message):
+        cdp.coordcheck(**SIZES | options)

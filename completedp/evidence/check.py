@@ -128,7 +128,7 @@ def make_check(
         batch=batch,
         steps=settings.steps,
         seeds=settings.seeds,
-        lr=(settings.lr or LR) if recipe is None else recipe.values.lr,
+        lr=_lr(recipe, settings),
         tolerance=settings.tolerance,
         device=settings.device,
         recipe=recipe,
@@ -169,17 +169,16 @@ def _task(
     The loss is never left to the reference model, whose own one does without the module of its
     logits: what is not called cannot be measured.
     """
-    context, vocab, is_text = settings.context, None, isinstance(data, str | Path)
+    context, vocab = settings.context, None
     if data is None:
         data, vocab = byte_windows(settings.text or "stdlib", context or CONTEXT), VOCAB
     elif settings.text is not None:
         raise CompletedpError(f"text {settings.text!r} and data are both given: give one of them")
-    elif is_text and ":" not in str(data):
+    elif isinstance(data, str | Path) and ":" not in str(data):  # a folder of tokens
         context = context or CONTEXT
-    shape = Shape() if recipe is not None and settings.shape == CHECK_SHAPE else settings.shape
-    head_dim = None if recipe is None else recipe.head_dim
+    shape = settings.shape if recipe is None else _shape(settings.shape, recipe)
     if make is None and vocab is not None:
-        make = ReferenceModel(vocab=vocab, shape=shape, head_dim=head_dim)
+        make = ReferenceModel(vocab=vocab, shape=shape)
     elif isinstance(make, str) and vocab is not None:
         make = maker_from(make, vocab)
     return make_task(
@@ -188,9 +187,29 @@ def _task(
         loss=loss or next_token_loss,
         context=context,
         shape=shape,
-        head_dim=head_dim,
         overrides=overrides,
     )
+
+
+def _shape(given: Shape, recipe: Recipe) -> Shape:
+    """What is given of the reference model's shape; the rest as the recipe's base model was."""
+    kinds, mlp_width = recipe.types, recipe.widths.get("mlp_out")
+    was = Shape(
+        head_dim=recipe.head_dim,
+        mlp="swiglu" if "mlp_gate" in kinds else "gelu",
+        mlp_ratio=mlp_width / recipe.base.width if mlp_width else CHECK_SHAPE.mlp_ratio,
+        qk_norm="q_norm" in kinds,
+        bias="qkv_bias" in kinds,
+        output_bias="output_bias" in kinds,
+    )
+    not_given = [n for n, value in asdict(given).items() if value == getattr(CHECK_SHAPE, n)]
+    return replace(given, **{name: getattr(was, name) for name in not_given})
+
+
+def _lr(recipe: Recipe | None, settings: CheckSettings) -> float:
+    if recipe is not None:
+        return recipe.values.lr  # which is the one that was asked for, if any
+    return LR if settings.lr is None else settings.lr
 
 
 def _sizes(usual: tuple[int, ...], base: int | None) -> tuple[int, ...]:

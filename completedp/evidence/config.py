@@ -54,7 +54,7 @@ class CheckSettings:
     device: str = "auto"
     """auto, cpu, cuda."""
     shape: Shape = CHECK_SHAPE
-    """The reference model's shape; with a recipe, and nothing else said, that of `train`."""
+    """The reference model's shape; with a recipe, what is not given is as its base model was."""
 
     def __post_init__(self) -> None:
         for name in ("widths", "depths"):

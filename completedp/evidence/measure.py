@@ -52,14 +52,15 @@ def measure(
     at_start = copy.deepcopy(model)
     before = _capture(model, loss, probe, blocks, seed)
     squares: dict[str, list[Tensor]] = defaultdict(list)
-    for step in range(steps):
-        loss(*_next(batches, task)).total.backward()
-        if 2 * step >= steps:
-            for tensor in tensors:
-                if (grad := model.get_parameter(tensor.name).grad) is not None:
-                    squares[tensor.type].append(_mean_square(grad))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    with _seeded(seed, probe):
+        for step in range(steps):
+            loss(*_next(batches, task)).total.backward()
+            if 2 * step >= steps:
+                for tensor in tensors:
+                    if (grad := model.get_parameter(tensor.name).grad) is not None:
+                        squares[tensor.type].append(_mean_square(grad))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
     after = _capture(model, loss, probe, blocks, seed)
     sizes: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     for kind, values in squares.items():
@@ -111,11 +112,18 @@ def _capture(
     the same each time.
     """
     seen: dict[nn.Module, tuple[Any, Tensor]] = {}
-    device = probe[0].device
-    with _hooks(model, blocks, seen), torch.random.fork_rng([device] if device.index else []):
-        torch.manual_seed(seed)
+    with _hooks(model, blocks, seen), _seeded(seed, probe):
         loss(*probe)
     return seen
+
+
+@contextmanager
+def _seeded(seed: int, batch: Batch) -> Iterator[None]:
+    """What is drawn inside depends on the seed, and nothing outside on what is drawn inside."""
+    device = batch[0].device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 @contextmanager
