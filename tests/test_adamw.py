@@ -481,6 +481,7 @@ def test_gpu_sees_a_gradient_change_its_layout() -> None:
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_gpu_is_one_launch_and_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of groups on a GPU, new gradients each step, are one launch and no sync."""
     launches = []

@@ -193,6 +193,51 @@ def test_a_hugging_face_config_grows(tmp_path: Path) -> None:
     assert "multiple of 16" in error_of(make, replace(TEXT, width=24))
 
 
+class Patches(own.ViT):
+    """A ViT whose patches are embedded by a convolution."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.patch_embedding = nn.Conv2d(1, width, own.PATCH, own.PATCH, bias=False)  # type: ignore[assignment]
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patch_embedding(images[:, None]).flatten(2).transpose(1, 2)
+        x = torch.cat([self.class_token.expand(len(x), 1, -1), x], dim=1) + self.position
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x[:, 0]))
+
+
+def test_a_convolution_embeds_patches(tmp_path: Path) -> None:
+    """Patches by a convolution are an input's embedding, as wide as its output, and searched."""
+
+    def make(scale: Scale) -> nn.Module:
+        return Patches(scale.width, scale.depth)
+
+    task = make_task(make, own.images, loss=own.classification, overrides=own.VIT_OVERRIDES)
+    tensor = task.plan(task.recipe(IMAGES), IMAGES.times(Ratios(width=2)))["patch_embedding.weight"]
+    assert (tensor.info.width, tensor.width_ratio) == (32, 2.0)
+    store = str(tmp_path / "search.db")
+    with search(make, IMAGES, **VIT, trials=3, store=store, eval_examples=8, **QUICK) as study:
+        assert [row.status for row in study.trials()] == ["ok"] * 3
+
+
+def test_frozen_tensors_keep_a_model_out_of_slots(tokens: str) -> None:
+    """A frozen tensor has no plan: the model trains one trial at a time, with its own values."""
+
+    def make(scale: Scale) -> nn.Module:
+        model = own.nano(scale)
+        model.wpe.requires_grad_(False)  # type: ignore[union-attr]
+        return model
+
+    task = make_task(make, tokens, context=CONTEXT, eval_examples=8)
+    runner = Runner(task, device="cpu", compile=False)
+    trial = runner.trial(task.recipe(TEXT), TEXT, 0, None)
+    with pytest.warns(UserWarning, match=r"wpe\.weight is frozen"):
+        (outcome,) = runner.run([trial], TEXT)
+    assert outcome.status == "ok"
+
+
 HERE = Path(__file__).parent
 COMMAND = [sys.executable, "-m", "completedp"]
 

@@ -81,9 +81,8 @@ class RandomTokens:
             VOCAB, (windows, CONTEXT + 1), generator=torch.Generator().manual_seed(0)
         ).numpy()
 
-    def take(self, indices: Any) -> tuple[Any, Any]:
-        rows = self._rows[indices]
-        return rows[:, :-1], rows[:, 1:]
+    def rows(self, indices: Any) -> Any:
+        return self._rows[indices]
 
 
 def token_data() -> Data:

@@ -138,7 +138,10 @@ class Evidence:
             return 1
         if kind is not Width.FAN_IN:
             own = fans(place.owner) if place.key == "weight" else None
-            return own[1] if own else place.shape[-1]  # a linear layer may be an input's embedding
+            if own:  # a linear layer may be an input's embedding
+                return own[1]
+            patches = len(place.shape) > 2 and hasattr(place.owner, "out_channels")
+            return place.shape[0 if patches else -1]  # a convolution embeds an image's patches
         if is_bias(module_type):  # the fan-in of its weight, where it has one
             weight = self._structure.weight_of(place) if place.is_bias else None
             weight_type = module_type.removesuffix("_bias")

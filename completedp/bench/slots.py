@@ -34,9 +34,8 @@ class RandomTokens:
         self.windows, self.context = windows, context
         self._rows = np.random.default_rng(0).integers(0, vocab, (windows, context + 1))
 
-    def take(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
-        rows = self._rows[np.asarray(indices)]
-        return rows[:, :-1], rows[:, 1:]
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        return self._rows[indices]
 
 
 def random_tokens(vocab: int, context: int, windows: int = 4096) -> Data:

@@ -55,14 +55,15 @@ class TokenDataset:
 
     def window(self, index: int) -> np.ndarray:
         """The context + 1 tokens of one window, int64."""
-        return self._rows(np.array([index]))[0].astype(np.int64)
+        return self.rows(np.array([index]))[0].astype(np.int64)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Batch:
         """Inputs and targets of these windows, each int64 [len(indices), context]."""
-        rows = self._rows(np.asarray(indices, np.int64).reshape(-1))
+        rows = self.rows(np.asarray(indices, np.int64).reshape(-1))
         return rows[:, :-1].astype(np.int64), rows[:, 1:].astype(np.int64)
 
-    def _rows(self, indices: np.ndarray) -> np.ndarray:
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """The context + 1 tokens of each of these windows, in the type they have on disk."""
         if indices.size and not 0 <= indices.min() <= indices.max() < self.windows:
             raise IndexError(f"window indices must be 0 to {self.windows - 1}")
         shards = np.searchsorted(self._ends, indices, side="right")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ Batch = tuple[Tensor, ...]
 """What a loss takes after the model."""
 DEFAULT_CONTEXT = 256
 _AT_ONCE = 65_536
+_ON_DEVICE: WeakKeyDictionary[Examples, dict[torch.device, Batch]] = WeakKeyDictionary()
+"""Rows that some stack needs, for as long as their examples are in use."""
 
 
 class Examples(Protocol):
@@ -48,8 +51,8 @@ class Windows(Protocol):
 
     windows: int
 
-    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets."""
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """These windows, of any type of integer."""
         ...
 
 
@@ -64,8 +67,7 @@ class Tokens:
 
     def take(self, indices: np.ndarray) -> Batch:
         """Windows of context + 1 tokens."""
-        inputs, targets = self.dataset.take(indices)
-        windows = np.concatenate([inputs, targets[:, -1:]], axis=1)
+        windows = self.dataset.rows(np.asarray(indices, np.int64))
         return (torch.from_numpy(windows.astype(np.int32)),)
 
     def batch(self, rows: Batch) -> Batch:
@@ -215,7 +217,17 @@ def as_batch(batch: Any) -> Batch:
 
 
 def on_device(examples: Examples, device: torch.device) -> Batch:
-    """All rows where the training is: reading them step by step costs as much as a step."""
+    """All rows where the training is: reading them step by step costs as much as a step.
+
+    Stacks of several scales share them: what is on a device is not put there twice.
+    """
+    there = _ON_DEVICE.setdefault(examples, {})
+    if device not in there:
+        there[device] = tuple(tensor.to(device) for tensor in _all_rows(examples))
+    return there[device]
+
+
+def _all_rows(examples: Examples) -> Batch:
     count = len(examples)
     first = examples.take(np.arange(min(1, count)))
     whole = tuple(torch.empty(count, *row.shape[1:], dtype=row.dtype) for row in first)
@@ -223,7 +235,7 @@ def on_device(examples: Examples, device: torch.device) -> Batch:
         indices = np.arange(start, min(count, start + _AT_ONCE))
         for tensor, rows in zip(whole, examples.take(indices), strict=True):
             tensor[start : start + len(indices)] = rows
-    return tuple(tensor.to(device) for tensor in whole)
+    return whole
 
 
 def training_batches(data: Data, examples: int, seed: int, device: torch.device) -> Iterator[Batch]:

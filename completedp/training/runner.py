@@ -118,6 +118,8 @@ class Runner:
         if isinstance(self.task.make, ReferenceModel) and self.task.loss is None:
             return ""
         model = self.task.model(scale)
+        if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
+            return f"{frozen[0]} is frozen, and a slot draws every tensor"
         planned = self.task.plan(self.task.recipe(scale), scale, model)
         if "hook" in planned.ways.values():
             return "its residual multipliers are carried by hooks, which all slots would share"
