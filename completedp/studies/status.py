@@ -10,6 +10,7 @@ from itertools import pairwise
 from completedp.studies.objective import engine_of
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Study, TrialRow
+from completedp.studies.study import IMPOSSIBLE
 
 MANY_ATTEMPTS = 5
 """A trial begun more often is shown: its workers may die of it."""
@@ -32,6 +33,8 @@ class Status:
     """Trials that each worker has in hand."""
     deadly: dict[int, int]
     """Trials that many workers died in, and how often each was begun."""
+    impossible: str | None
+    """Why the first trial of no plan has none."""
     engine: dict[str, float]
 
     def lines(self) -> str:
@@ -46,6 +49,9 @@ class Status:
             f"{self.name}: {counts['finished']}/{counts['budget']} trials, "
             f"{self.per_minute:.1f} a minute{eta}",
             f"best {best}{start}; {counts['diverged']} diverged, {self.stopped} stopped early",
+            f"{counts['impossible']} impossible, the first: {self.impossible}"
+            if counts["impossible"]
+            else "",
             f"engine: {state}" if state else "",
             f"at work: {working}; {counts['expired']} trials wait to be taken over",
             *(
@@ -82,8 +88,13 @@ def status(study: Study) -> Status:
             for row in rows
             if row.state == "running" and row.attempt > MANY_ATTEMPTS
         },
+        impossible=next((_reason(row) for row in rows if row.status == IMPOSSIBLE), None),
         engine=_engine_state(study),
     )
+
+
+def _reason(row: TrialRow) -> str:
+    return str((row.result or {}).get("reason", "not known"))
 
 
 def _rate(rows: Sequence[TrialRow]) -> float:
