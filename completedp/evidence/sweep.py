@@ -304,8 +304,8 @@ def _listed(
             cells[identity] = Cell(sites.index(site), point.octaves, point.seed)
     # Larger scales first: they take longest, and what is slow last would run alone.
     order = sorted(cells.values(), key=lambda cell: (-_work(sites[cell.site].scale), cell.site))
-    every = add_cells(study, order)
-    known |= {identity: every.index(cell) for identity, cell in cells.items()}
+    numbers = {cell: number for number, cell in enumerate(add_cells(study, order))}
+    known |= {identity: numbers[cell] for identity, cell in cells.items()}
     return {point: known[_identity(planned, point.seed)] for point, (_, planned) in plans.items()}
 
 

@@ -47,8 +47,8 @@ class Fold:
                 self.stopping.tell(trial.number, trial.point, trial.curve, trial.loss, trial.status)
             self.seen = trial.sequence + 1
 
-    def propose(self, number: int) -> Proposal:
-        """A new trial."""
+    def propose(self, number: int) -> Proposal | None:
+        """A new trial, if the engine has one."""
         self.catch_up()
         return self.engine.propose(number)
 
