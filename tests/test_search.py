@@ -24,6 +24,7 @@ from studies import (
     settings,
     write_tokens,
 )
+from version_1 import old_spec, write_store
 
 from completedp.common.errors import CompletedpError
 from completedp.lm.shape import Shape
@@ -155,6 +156,19 @@ def test_early_stopping_is_off_unless_asked_for(data: str, store: Store) -> None
     """Without it every trial is trained to its end, as in the paper."""
     study = make_study(store, data, recipe=make_recipe(steps=25), trials=30, engine="random")
     assert {(r.status, r.steps) for r in searched(study, data, slots=4)} == {("ok", 25)}
+
+
+def test_a_search_of_version_1_goes_on(data: str, store: Store, tmp_path: Path) -> None:
+    """A search begun by an older version is found, shown and finished as if begun by this one."""
+    study = make_study(store, data, trials=3)
+    write_store(str(tmp_path / "old.db"), old_spec(study.spec, vocab=257), {})
+    whole = searched(make_study(store, data, trials=5), data)
+    with Store(str(tmp_path / "old.db")) as old:
+        assert status(old.study()).counts["budget"] == 3
+        rows = searched(make_study(old, data, trials=5), data)
+    assert [(r.seed, r.point.tolist(), r.loss) for r in rows] == [
+        (r.seed, r.point.tolist(), r.loss) for r in whole
+    ]
 
 
 class StopError(Exception):

@@ -16,6 +16,7 @@ from helpers import error_of
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from postgres_server import PASSWORD, Server
+from version_1 import write_store
 
 from completedp.common.errors import CompletedpError
 from completedp.studies import database
@@ -334,7 +335,7 @@ def test_threads_may_share_a_store(study: Study) -> None:
 
 
 def test_a_study_is_its_spec(store: Store) -> None:
-    """The same spec but for its budget gives the same study; another is refused by its first key."""
+    """The same spec, but for its budget, is the same study; another is refused by its first key."""
     store.create_study("tune", SPEC)
     finish(store.create_study("tune", SPEC), claim(store.study()))
     same = {"seed": 3, "space": {"depth": 4, "kind": "type"}, "trials": 6}
@@ -382,6 +383,24 @@ def test_a_newer_schema_is_refused(store: Store, url: str) -> None:
     with store._database._engine.execution_options(begin="BEGIN").begin() as connection:
         connection.execute(sa.text("UPDATE completedp_schema SET version = 99"))
     assert "schema version 99, this completedp knows 2: upgrade" in error_of(Store, url)
+
+
+def test_a_store_of_version_1_goes_on(url: str) -> None:
+    """A store without sites keeps its trials, all at site 0, and they are taken over and go on."""
+    write_store(url, SPEC, {0: 2.5, 1: None})
+    for _ in range(2):  # the second time there is nothing left to mend
+        with Store(url, create=False) as store:
+            study = store.study()
+            assert study.spec == SPEC
+            assert [done.loss for done in study.finished_since(0)][:1] == [2.5]
+            assert [(row.seed, row.site) for row in study.trials()][:2] == [(100, 0), (101, 0)]
+    with Store(url) as store:
+        study = store.create_study("tune", SPEC)
+        again = claim(study, new=False)
+        assert (again.number, again.attempt, again.site) == (1, 2, 0)
+        assert again.point.tolist() == [1.0] * 3
+        assert finish(study, again)
+        assert [claim(study).site for _ in range(4)] == [propose(n).site for n in range(2, 6)]
 
 
 def test_a_lease_runs_out_on_time(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from helpers import error_of
 from postgres_server import PASSWORD, Server
+from version_1 import write_store
 
 from completedp.studies import database
 from completedp.studies.engines import Proposal
@@ -126,11 +127,11 @@ def wait_for(study: Study, finished: int) -> None:
         time.sleep(0.02)
 
 
-def hasty_worker(url: str, together: Any, trials: int) -> None:
-    """Open a store that nobody has made yet, at the same moment as the others, and race."""
+def hasty_worker(url: str, together: Any, trials: int, name: str = "race") -> None:
+    """Open a store that nobody has made (or mended) yet, with the others at once, and race."""
     together.wait()
     with Store(url) as store:
-        study = store.create_study("race", {"trials": trials})
+        study = store.create_study(name, {"trials": trials})
         while claim := study.claim("w", zeros, lease_seconds=PATIENCE):
             assert study.finish(claim, loss=1.0, status="ok", steps=1, curve=[1.0])
 
@@ -148,6 +149,22 @@ def test_sixteen_workers_at_once(url: str) -> None:
         assert [row.number for row in rows] == list(range(trials))
         assert sorted(row.sequence or 0 for row in rows) == list(range(trials))
         assert {row.attempt for row in rows} == {1}
+
+
+def test_many_may_bring_an_old_store_up_to_date_at_once(url: str) -> None:
+    """Eight processes that open a store of version 1 at the same moment all work on in it."""
+    trials, count = 64, 8
+    write_store(url, {"trials": trials}, {0: 2.0, 1: None})
+    together = FORKSERVER.Barrier(count)
+    workers = [started(hasty_worker, url, together, trials, "tune") for _ in range(count)]
+    for process in workers:
+        process.join(PATIENCE)
+        assert process.exitcode == 0
+    with Store(url, create=False) as store:
+        rows = store.study().trials()
+        assert [row.number for row in rows] == list(range(trials))
+        assert sorted(row.sequence or 0 for row in rows) == list(range(trials))
+        assert rows[0].loss == 2.0
 
 
 def test_a_server_that_restarts_is_waited_for(
