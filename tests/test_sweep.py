@@ -203,6 +203,21 @@ def test_any_coordinate_may_be_swept(small: SweepConfig, tmp_path: Path, vary: s
     assert low != middle != high
 
 
+def test_octaves_count_from_the_recipe_s_own_values(small: SweepConfig, tmp_path: Path) -> None:
+    """A recipe that a search has moved is swept around where it is: octave 0 is the recipe."""
+    recipe = make_recipe()
+    moved = replace(recipe.hyperparameters, log2={"lr/global": 1.0})
+    losses = []
+    for name, start in (
+        ("moved", replace(recipe, hyperparameters=moved)),
+        ("plain", make_recipe(lr=2 * recipe.values.lr)),
+    ):
+        start.save(tmp_path / f"{name}.json")
+        found = swept(small, tmp_path / name, recipe=str(tmp_path / f"{name}.json"), seeds=1)
+        losses.append([line.losses for line in found.lines])
+    assert losses[0] == losses[1]
+
+
 def test_equal_trials_are_trained_once(small: SweepConfig, tmp_path: Path) -> None:
     """At the base, where parameterisations agree, each point is trained for one of them."""
     names = ("completedp", "sp", "mup")
