@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from completedp.studies.cells import NAME as CELLS
 from completedp.studies.objective import engine_of
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Study, TrialRow
@@ -25,7 +26,7 @@ class Status:
     stopped: int
     best_loss: float | None
     start_loss: float | None
-    """Of the first trial, which is the start itself."""
+    """Of a search's first trial, which is the start itself."""
     per_minute: float
     """Trials finished a minute, over the last hundred."""
     eta_seconds: float | None
@@ -69,7 +70,8 @@ def status(study: Study) -> Status:
     rate = _rate(done[-100:])
     left = counts["budget"] - counts["finished"]
     measured = [r.loss for r in done if r.status == "ok" and r.loss is not None]
-    first = next((r.loss for r in done if r.number == 0 and r.status == "ok"), None)
+    searched = study.spec["engine"] != CELLS  # the first of a list is any of its trials
+    first = next((r.loss for r in done if searched and r.number == 0 and r.status == "ok"), None)
     workers: dict[str, int] = {}
     for row in rows:
         if row.state == "running" and row.lease_until > time.time():
