@@ -85,8 +85,8 @@ def add_sites(study: Study, wanted: Sequence[Site]) -> list[Site]:
     """Add to a study's sites those that are not there; returns all of them."""
 
     def grown(note: dict[str, Any] | None) -> dict[str, Any]:
-        there = (note or {"sites": []})["sites"]
-        new = [plain for site in wanted if (plain := site.to_dict()) not in there]
-        return {"sites": [*there, *new]}
+        every = [Site.from_dict(site) for site in (note or {"sites": []})["sites"]]
+        every = dict.fromkeys((*every, *wanted))
+        return {"sites": [site.to_dict() for site in every]}
 
     return [Site.from_dict(site) for site in study.change_note(SITES, grown)["sites"]]
