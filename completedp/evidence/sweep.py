@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from completedp.apply.plan import Plan
+from completedp.common.errors import CompletedpError
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.config import BASE, SweepConfig, SweepGrid
@@ -248,6 +249,7 @@ def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
 def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
     """A study over the grid's coordinates; its cells may grow, and so are not part of it."""
     check_coordinates(recipe, grid.coordinates)
+    _check_types(grid, task.types(recipe.base))
     return StudySpec(
         engine=CELLS,
         seed=0,
@@ -258,6 +260,17 @@ def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
         task=task.identity(recipe.base),
         trials=1,
     )
+
+
+def _check_types(grid: SweepGrid, types: Sequence[str]) -> None:
+    """Raise where a coordinate would change nothing, as the model has no tensor of its type."""
+    for name in grid.coordinates:
+        tunable, kind, *rest = name.split("/") if name.count("/") > 1 else (name, "")
+        if kind in ("type", "layer") and tunable != "residual" and rest[0] not in types:
+            raise CompletedpError(
+                f"the model has no {rest[0]!r}, so {name!r} changes nothing: its types are "
+                f"{', '.join(types)}"
+            )
 
 
 def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Site, Plan]]:
