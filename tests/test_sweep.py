@@ -318,7 +318,13 @@ def test_an_impossible_scale_is_said_before_training(small: SweepConfig, tmp_pat
 
 @pytest.mark.parametrize(
     ("vary", "words"),
-    [("lrr", "'lrr"), ("lr/type/qkw", "qkw"), ("schedule/decay", "decay"), ("lr/depth/9", "9")],
+    [
+        ("lrr", "'lrr"),
+        ("lr/type/qkw", "qkw"),
+        ("eps/type/mlp_gate", "no 'mlp_gate'"),
+        ("schedule/decay", "decay"),
+        ("lr/depth/9", "9"),
+    ],
 )
 def test_what_cannot_be_varied_is_one_line(
     small: SweepConfig, tmp_path: Path, vary: str, words: str
