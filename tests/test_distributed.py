@@ -51,7 +51,7 @@ def verb(folder: Path, name: str, **changes: Any) -> list[str]:
     recipe().save(folder / "recipe.json")
     command = ["-m", "completedp", "train", "--recipe", str(folder / "recipe.json")]
     for key, value in (asked | shape).items():
-        if key == "recipe" or value in (None, False):
+        if key == "recipe" or value in (None, False, ()):
             continue
         flag = f"--{key.replace('_', '-')}"
         if value is not True:

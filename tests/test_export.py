@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from completedp.apply.sources import model_from
 from helpers import error_of
 from models import make_model, make_recipe, scale
 from torch import nn
@@ -17,6 +16,7 @@ from torch import nn
 from completedp.apply.export import export
 from completedp.apply.plan import Plan, plan
 from completedp.cli.main import _parse
+from completedp.tasks.sources import model_from
 
 LOG2 = {"lr/type/qkv": 1.0, "residual/type/mlp": -1.0, "lr/depth/2": 0.5}
 
@@ -139,7 +139,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "    return Transformer(ModelConfig(vocab=96, width=128, depth=4, head_dim=16))\n"
         "def nothing():\n"
         "    return 3\n"
-        "def sized(width):\n"
+        "def at(scale):\n"
+        "    sizes = {'width': scale.width, 'depth': scale.depth}\n"
+        "    return Transformer(ModelConfig(vocab=96, head_dim=16, **sizes))\n"
+        "def sized(width, depth):\n"
         "    return None\n"
         "def broken():\n"
         "    raise SystemExit('by itself')\n"
@@ -173,15 +176,17 @@ def test_inspect_a_hugging_face_config(here: Path, capsys: pytest.CaptureFixture
 
 
 def test_plan_of_a_model_of_ones_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Width and depth are the model's, and its export is what the library gives."""
+    """A function of nothing has its own size, one of a scale any; exports are the library's."""
     make_recipe(LOG2).save(here / "r.json")
-    arguments = ["plan", "--recipe", "r.json", "--model", "my_models:small"]
-    assert main([*arguments, "--multipliers", "fold", "--export", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    arguments = ["plan", "--recipe", "r.json", "--multipliers", "fold", "--export", "json"]
     with torch.device("meta"):
         model = make_model(128, 4)
     expected = plan(model, make_recipe(LOG2), scale(width=128, depth=4), multipliers="fold")
-    assert found == json.loads(export(expected, "json"))
+    for sized in (["my_models:small"], ["my_models:at", "--width", "128", "--depth", "4"]):
+        assert main([*arguments, "--model", *sized]) == 0
+        assert json.loads(capsys.readouterr().out) == json.loads(export(expected, "json"))
+    other = _parse([*arguments, "--model", "my_models:small", "--width", "64"])
+    assert "has width 128, not the 64 asked for" in error_of(other.run)
 
 
 @pytest.mark.parametrize(
@@ -192,14 +197,14 @@ def test_plan_of_a_model_of_ones_own(here: Path, capsys: pytest.CaptureFixture[s
         ("my_models:no_such", ["'no_such'", "my_models"]),
         ("my_models:nothing", ["int", "Module"]),
         ("hf:./no-such-folder", ["no-such-folder"]),
-        ("my_models:sized", ["'my_models:sized'", "TypeError", "width"]),
+        ("my_models:sized", ["'my_models:sized'", "TypeError", "depth"]),
         ("my_models:broken", ["SystemExit", "by itself"]),
         (".my_models:small", ["'.my_models:small'"]),
     ],
 )
 def test_models_that_are_not_there(here: Path, source: str, said: list[str]) -> None:
     """Each is one line that quotes what was asked for."""
-    message = error_of(model_from, source)
+    message = error_of(model_from, source, scale(), {})
     for word in said:
         assert word in message
 
@@ -209,4 +214,4 @@ def test_a_config_that_makes_no_model(here: Path) -> None:
     pytest.importorskip("transformers")
     (here / "odd").mkdir()
     (here / "odd" / "config.json").write_text('{"model_type": "llama", "hidden_size": "x"}')
-    assert "odd" in error_of(model_from, f"hf:{here / 'odd'}")
+    assert "odd" in error_of(model_from, f"hf:{here / 'odd'}", scale(), {})

@@ -12,52 +12,40 @@ from helpers import error_of
 from studies import BASE, make_recipe, make_study, objective_of, write_tokens
 
 from completedp.studies.ladder import START, Standing, climb, measure
-from completedp.studies.objective import Objective, scaled
+from completedp.studies.objective import Objective
 from completedp.studies.store import Store
 from completedp.studies.worker import make_fold
 from completedp.theory.scale import Ratios, Scale
 from completedp.training.slots import Slots
+from completedp.training.trials import Outcome, Trial
 
-SCALES = [scaled(BASE, Ratios(tokens=2.0**rung)) for rung in range(4)]
+SCALES = [BASE.times(Ratios(tokens=2.0**rung)) for rung in range(4)]
 Losses = Callable[[str, int, int], float]
 
 
 @dataclass
 class Planted:
-    """Stands for an objective: candidates are their own names, `losses` says what each is worth."""
+    """Stands for a runner: candidates are their own names, `losses` says what each is worth."""
 
     losses: Losses
     """Of a candidate, on a rung, with a seed; infinite where it diverges."""
     trained: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def trial_at(self, recipe: str, scale: Scale, seed: int, label: Any = None) -> Any:
-        return _Run(recipe, SCALES.index(scale), seed, label, scale.steps)
+    def trial(self, recipe: str, scale: Scale, seed: int, key: Any) -> Any:
+        plan: Any = recipe, SCALES.index(scale), seed
+        return Trial(plan=plan, seed=seed, steps=scale.steps, key=key)
 
-    def slots(self, scale: Scale, trials: int) -> "Planted":
-        return self
-
-    def run(self, trials: list[Any], progress: Callable[[int], None]) -> Iterator[Any]:
+    def run(
+        self, trials: list[Trial[Any]], scale: Scale, *, count: int, progress: Callable[[int], None]
+    ) -> Iterator[Outcome[Any]]:
+        assert count == len(trials)
         for trial in reversed(trials):  # outcomes come in no order
-            self.trained.append((trial.recipe, trial.rung, trial.seed))
-            loss = self.losses(trial.recipe, trial.rung, trial.seed)
+            self.trained.append(trial.plan)  # type: ignore[arg-type]
+            loss = self.losses(*self.trained[-1])
             finite = math.isfinite(loss)
             progress(trial.steps if finite else 1)
-            yield _Ended(trial, loss if finite else None)
-
-
-@dataclass
-class _Run:
-    recipe: str
-    rung: int
-    seed: int
-    label: Any
-    steps: int
-
-
-@dataclass
-class _Ended:
-    trial: _Run
-    valid_loss: float | None
+            valid = loss if finite else None
+            yield Outcome(trial=trial, status="ok", losses=[], valid_loss=valid)
 
 
 def climbed(losses: Losses, names: Iterable[str], **options: Any) -> tuple[Planted, list[Any]]:
@@ -105,7 +93,7 @@ def test_diverged_candidates_are_last() -> None:
     candidates: Any = {name: name for name in ("wild", START, "fine")}
     rung = measure(planted, candidates, BASE, seeds=(1, 2, 3))
     assert [standing.candidate for standing in rung.standings] == ["fine", START, "wild"]
-    assert sorted(rung.standings[-1].losses) == [0.1, math.inf, math.inf]
+    assert rung.standings[-1].losses == [math.inf, 0.1, math.inf]  # by seed, though run backwards
     assert rung.to_dict()["standings"][-1]["losses"].count(None) == 2  # type: ignore[index]
     _, rungs = climbed(losses, ["wild", START, "fine"], seeds=3)
     assert "wild" not in rungs[1]
@@ -145,7 +133,7 @@ def test_seeds_of_trials_are_below_those_of_rungs(data: str, tmp_path: Path) -> 
     with Store(str(tmp_path / "store.db")) as store:
         study = make_study(store, data, seed=2**31, engine="random")
         propose = make_fold(study, objective_of(study, data)).propose
-        seeds = [propose(number)[1] for number in range(200)]
+        seeds = [propose(number).seed for number in range(200)]
     assert len(set(seeds)) == 200
     assert 0 <= min(seeds) <= max(seeds) < 2**31
 
@@ -182,8 +170,8 @@ def test_a_real_ladder(objective: Objective) -> None:
     """A learning rate that is far too low loses to the start, at the base and at a larger scale."""
     recipe = make_recipe()
     low, wild = recipe.with_values(lr=2.0**-14), recipe.with_values(lr=1e30)
-    scales = [BASE, scaled(BASE, Ratios(width=2, depth=2, tokens=2))]
-    rungs = climb(objective, {"low": low, START: recipe, "wild": wild}, scales, seeds=2)
+    scales = [BASE, BASE.times(Ratios(width=2, depth=2, tokens=2))]
+    rungs = climb(objective.runner, {"low": low, START: recipe, "wild": wild}, scales, seeds=2)
     assert [[s.candidate for s in rung.standings] for rung in rungs] == [
         [START, "low", "wild"],
         [START, "low"],
@@ -214,15 +202,16 @@ def test_an_impossible_rung_is_said_before_training(
         raise AssertionError("trained")
 
     monkeypatch.setattr(Slots, "run", forbidden)
-    scales = [BASE, scaled(BASE, Ratios(**ratios))]
-    assert words in error_of(climb, objective, {START: make_recipe()}, scales, seeds=1)
+    scales = [BASE, BASE.times(Ratios(**ratios))]
+    assert words in error_of(climb, objective.runner, {START: make_recipe()}, scales, seeds=1)
 
 
 def test_candidates_are_measured_as_they_are(objective: Objective) -> None:
     """On the base with one seed, a candidate's loss is that of its recipe in a slot alone."""
     recipe = make_recipe(lr=2.0**-7)
-    rung = measure(objective, {START: make_recipe(), "a": recipe}, BASE, seeds=(5,))
+    rung = measure(objective.runner, {START: make_recipe(), "a": recipe}, BASE, seeds=(5,))
     losses = {standing.candidate: standing.losses for standing in rung.standings}
-    (alone,) = objective.slots(BASE, 1).run([objective.trial_at(recipe, BASE, seed=5)])
+    runner = objective.runner
+    (alone,) = runner.run([runner.trial(recipe, BASE, 5, None)], BASE, count=1)
     assert losses["a"] == pytest.approx([alone.valid_loss], abs=1e-5)
     assert losses["a"] != losses[START]

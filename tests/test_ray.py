@@ -24,8 +24,10 @@ from studies import make_recipe, make_study, write_tokens
 
 from completedp.studies import ray_workers
 from completedp.studies.config import WorkerConfig
+from completedp.studies.engines import Proposal
 from completedp.studies.ray_workers import run_on_ray
 from completedp.studies.store import Store, Study, TrialRow
+from completedp.tasks.config import Sources
 
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason='Ray is not installed: pip install "completedp[ray]"'
@@ -182,6 +184,10 @@ def test_ctrl_c_gives_the_trials_back(data: str, folder: Path, store_url: str) -
     assert PASSWORD not in complaints
 
 
+def proposed(number: int) -> Proposal:
+    return Proposal(point=np.zeros(2), seed=number)
+
+
 class ScriptedRay:
     """At each look the oldest task ends as told; when all is told, the study is finished."""
 
@@ -200,7 +206,7 @@ class ScriptedRay:
 
     def wait(self, tasks: list[int], **_: Any) -> tuple[list[int], list[int]]:
         if not self.endings:
-            claim = self.study.claim("w", lambda n: (np.zeros(2), n), lease_seconds=PATIENCE)
+            claim = self.study.claim("w", proposed, lease_seconds=PATIENCE)
             if claim is not None:
                 self.study.finish(claim, loss=1.0, status="ok", steps=1, curve=[])
             return [], tasks
@@ -315,13 +321,13 @@ def test_an_address_that_cannot_be_is_one_line(
     """An address that nobody listens at, or that is none, is one line that quotes it."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     address = address or f"127.0.0.1:{free_port()}"
-    url = str(tmp_path / "store.db")
+    url, sources = str(tmp_path / "store.db"), Sources(data=data)
     with Store(url) as store:
         make_study(store, data)
-    message = error_of(run_on_ray, url, None, data, WorkerConfig(), 2, address)
+    message = error_of(run_on_ray, url, None, sources, WorkerConfig(), 2, address)
     assert repr(address) in message
     monkeypatch.setenv("RAY_ADDRESS", address)
-    assert error_of(run_on_ray, url, None, data, WorkerConfig(), 2, None) == message
+    assert error_of(run_on_ray, url, None, sources, WorkerConfig(), 2, None) == message
 
 
 def test_mistakes_are_said_before_ray_is_started(
@@ -331,23 +337,24 @@ def test_mistakes_are_said_before_ray_is_started(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     url, options = str(tmp_path / "store.db"), WorkerConfig(device="cpu")
-    assert "no store" in error_of(run_on_ray, url, None, data, options, 2, None)
+    sources, nowhere = Sources(data=data), Sources(data="nowhere")
+    assert "no store" in error_of(run_on_ray, url, None, sources, options, 2, None)
     with Store(url) as store:
         make_study(store, data)
-    assert "workers = 0" in error_of(run_on_ray, url, None, data, options, 0, None)
-    assert "'other'" in error_of(run_on_ray, url, "other", data, options, 2, None)
-    assert "nowhere" in error_of(run_on_ray, url, None, "nowhere", options, 2, None)
-    assert "completedp[ray]" in error_of(run_on_ray, url, None, data, options, 2, None)
+    assert "workers = 0" in error_of(run_on_ray, url, None, sources, options, 0, None)
+    assert "'other'" in error_of(run_on_ray, url, "other", sources, options, 2, None)
+    assert "nowhere" in error_of(run_on_ray, url, None, nowhere, options, 2, None)
+    assert "completedp[ray]" in error_of(run_on_ray, url, None, sources, options, 2, None)
 
 
 def test_a_finished_study_needs_no_ray(one_trial: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing left to do nothing is started."""
     monkeypatch.setitem(sys.modules, "ray", None)
-    claim = one_trial.claim("w", lambda n: (np.zeros(2), n), lease_seconds=PATIENCE)
+    claim = one_trial.claim("w", proposed, lease_seconds=PATIENCE)
     assert claim is not None
     one_trial.finish(claim, loss=1.0, status="ok", steps=1, curve=[])
     url = one_trial._database.shown.strip("'")
-    run_on_ray(url, None, "nowhere", WorkerConfig(), 2, None)
+    run_on_ray(url, None, Sources(data="nowhere"), WorkerConfig(), 2, None)
 
 
 def test_the_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from studies import (
     BASE,
     CONTEXT,
     LONG,
-    OPTIONS,
     STEPS,
     finished_once,
     make_recipe,
@@ -25,18 +24,14 @@ from studies import (
     settings,
     write_tokens,
 )
+from version_1 import old_spec, write_store
 
 from completedp.common.errors import CompletedpError
 from completedp.lm.shape import Shape
 from completedp.studies import worker
 from completedp.studies.config import StudyConfig, WorkerConfig
-from completedp.studies.objective import study_spec
-from completedp.studies.run import (
-    MANY_ATTEMPTS,
-    open_study,
-    run_study,
-    status,
-)
+from completedp.studies.run import start_from
+from completedp.studies.status import MANY_ATTEMPTS, status
 from completedp.studies.stopping import AT_LEAST
 from completedp.studies.store import Claim, Store, Study
 from completedp.studies.worker import Fold, Progress, make_fold, work
@@ -44,7 +39,7 @@ from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.training.config import TrainConfig
 from completedp.training.loop import train
-from completedp.training.slots import Outcome
+from completedp.training.trials import Outcome
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +158,19 @@ def test_early_stopping_is_off_unless_asked_for(data: str, store: Store) -> None
     assert {(r.status, r.steps) for r in searched(study, data, slots=4)} == {("ok", 25)}
 
 
+def test_a_search_of_version_1_goes_on(data: str, store: Store, tmp_path: Path) -> None:
+    """A search begun by an older version is found, shown and finished as if begun by this one."""
+    study = make_study(store, data, trials=3)
+    write_store(str(tmp_path / "old.db"), old_spec(study.spec, vocab=257), {})
+    whole = searched(make_study(store, data, trials=5), data)
+    with Store(str(tmp_path / "old.db")) as old:
+        assert status(old.study()).counts["budget"] == 3
+        rows = searched(make_study(old, data, trials=5), data)
+    assert [(r.seed, r.point.tolist(), r.loss) for r in rows] == [
+        (r.seed, r.point.tolist(), r.loss) for r in whole
+    ]
+
+
 class StopError(Exception):
     """What the tests below raise in the middle of work."""
 
@@ -278,8 +286,9 @@ def test_a_late_worker_writes_over_nothing(data: str, store: Store) -> None:
     def lose(fold: Fold, done: Progress) -> None:
         row = study.trials()[0]
         if row.worker == "late":
+            token = token_of(study, 0)
             claim = Claim(
-                number=0, attempt=1, point=row.point, seed=row.seed, token=token_of(study, 0)
+                number=0, attempt=1, point=row.point, seed=row.seed, site=row.site, token=token
             )
             study.release(claim)
             successor = study.claim("successor", fold.propose, lease_seconds=LONG)
@@ -332,8 +341,8 @@ def test_divergence_is_an_outcome(data: str, store: Store) -> None:
     json.dumps(asdict(found), allow_nan=False)
 
 
-def test_points_without_a_plan_are_divergence(data: str, store: Store) -> None:
-    """Where no training can be planned (beta rounds to 1) a trial has diverged, at no step."""
+def test_points_without_a_plan_are_impossible(data: str, store: Store) -> None:
+    """Where no training can be planned (beta rounds to 1) a trial is impossible, and says why."""
     tunables = ("one_minus_beta1",)
     study = make_study(
         store, data, trials=8, space="global", tunables=tunables, reach=64.0, engine="random"
@@ -342,8 +351,16 @@ def test_points_without_a_plan_are_divergence(data: str, store: Store) -> None:
     assert finished_once(rows, 8)
     hopeless = [r for r in rows if r.point[0] < -55]
     assert hopeless
-    assert {(r.status, r.steps, r.loss) for r in hopeless} == {("diverged", 0, math.inf)}
+    assert {(r.status, r.steps, r.loss) for r in hopeless} == {("impossible", 0, math.inf)}
+    reasons = [r.result["reason"] for r in hopeless if r.result is not None]
+    assert len(reasons) == len(hopeless)
+    assert all("beta1" in reason for reason in reasons)
     assert rows[0].status == "ok"
+    found = status(study)
+    assert found.counts["impossible"] == len(hopeless)
+    assert found.counts["diverged"] == sum(r.status == "diverged" for r in rows)
+    assert found.impossible == reasons[0]
+    assert f"{len(hopeless)} impossible, the first: {reasons[0]}" in found.lines()
 
 
 def test_a_validation_loss_that_is_no_number_is_divergence(
@@ -353,7 +370,7 @@ def test_a_validation_loss_that_is_no_number_is_divergence(
     study = make_study(store, data, trials=2)
     made = worker._finish
 
-    def spoiled(study: Study, fold: Fold, outcome: Outcome) -> None:
+    def spoiled(study: Study, fold: Fold, outcome: Outcome[Claim]) -> None:
         made(study, fold, replace(outcome, valid_loss=math.nan))
 
     monkeypatch.setattr(worker, "_finish", spoiled)
@@ -401,7 +418,7 @@ def test_two_studies_of_one_name_are_one_line(data: str, store: Store) -> None:
         ({"reach": 2.0}, "space.low"),
         ({"engine": "random"}, "'engine' = 'recombine', not 'random'"),
         ({"seed": 5}, "'seed' = 0, not 5"),
-        ({"context": 32}, "'context' = 16, not 32"),
+        ({"context": 32}, "'task.unit' = 16, not 32"),
         ({"recipe": make_recipe(lr=2.0**-5)}, "recipe.values.lr"),
     ):
         assert words in error_of(make_study, store, data, **{"trials": 400, **changes})
@@ -411,7 +428,7 @@ def test_two_studies_of_one_name_are_one_line(data: str, store: Store) -> None:
 def test_another_text_is_another_study(data: str, other_data: str, store: Store) -> None:
     """The same settings over another text are another study."""
     make_study(store, data)
-    assert "'text'" in error_of(make_study, store, other_data)
+    assert "'task.data'" in error_of(make_study, store, other_data)
 
 
 def test_the_budget_is_only_raised(data: str, store: Store) -> None:
@@ -456,7 +473,6 @@ def test_studies_may_be_opened_at_once(data: str, tmp_path: Path) -> None:
         ({"context": 17}, "batch of 64 tokens is not a whole number of sequences of 17"),
         ({"context": 64 * 64}, "batch of 64 tokens is not a whole number of sequences of 4096"),
         ({"recipe": make_recipe(), "shape": Shape(head_dim=7)}, "not divisible by head_dim 7"),
-        ({"shape": Shape(mlp="relu")}, "'relu'"),
         ({"target": ("wdth=2",)}, "'wdth=2'"),
         ({"target": ("batch=16,tokens=1",)}, "leaves no room"),
         ({"data": "nowhere"}, "'nowhere'"),
@@ -530,26 +546,23 @@ def test_no_more_slots_than_trials(data: str, store: Store) -> None:
     """A stack is no larger than the trials that are left to be run, and no larger than asked."""
     study = make_study(store, data)
     objective = objective_of(study, data, slots=5)
-    assert [objective.slots(trials=trials).count for trials in (2, 9)] == [2, 5]
+    assert [objective.runner.stack(BASE, trials).count for trials in (2, 9)] == [2, 5]
 
 
-def test_run_study_is_work(data: str, store: Store) -> None:
-    """`run_study` works on a study to its end, and on a finished one does nothing."""
-    study = open_study(store, "tune", settings(data, trials=2), make_recipe())
+def test_a_finished_study_is_no_work(data: str, store: Store) -> None:
+    """A worker goes to a study's end, reports it, and on a finished one does nothing."""
+    study = make_study(store, data, trials=2)
     reports: list[int] = []
-    run_study(study, data, OPTIONS, lambda fold, done: reports.append(done.trials))
+    for expected in ([2], []):
+        work(study, objective_of(study, data), report=lambda _, done: reports.append(done.trials))
+        assert reports[-1:] == expected
+        reports.clear()
     assert finished_once(study.trials(), 2)
-    assert reports[-1] == 2
-    reports.clear()
-    run_study(study, data, OPTIONS, lambda fold, done: reports.append(done.trials))
-    assert reports == []
 
 
 def test_the_recipe_may_be_a_file_or_the_default(data: str, tmp_path: Path) -> None:
     """A study's config names its recipe; a file that is missing is one line."""
     make_recipe().save(tmp_path / "recipe.json")
-    found = study_spec(settings(data, recipe=str(tmp_path / "recipe.json")))
-    assert found == study_spec(settings(data), make_recipe())
-    assert "'nowhere.json'" in error_of(study_spec, settings(data, recipe="nowhere.json"))
-    default = study_spec(StudyConfig(data=data, context=64))
-    assert default["recipe"] == Recipe.default().to_dict()
+    assert start_from(settings(data, recipe=str(tmp_path / "recipe.json")))[1] == make_recipe()
+    assert "'nowhere.json'" in error_of(start_from, settings(data, recipe="nowhere.json"))
+    assert start_from(StudyConfig(data=data, context=64))[1] == Recipe.default()

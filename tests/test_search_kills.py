@@ -145,6 +145,7 @@ def test_killed_commands_lose_nothing(commands: Commands) -> None:
         "expired": 0,
         "finished": total,
         "diverged": sum(row.status == "diverged" for row in rows),
+        "impossible": 0,
     }
     assert found["best_loss"] == min(row.loss for row in rows if row.status == "ok")  # type: ignore[type-var]
     assert found["workers"] == {}

@@ -32,21 +32,14 @@ from completedp.cli.search import BestVerb, ExportVerb, StartVerb, StatusVerb
 from completedp.common.errors import CompletedpError
 from completedp.lm.shape import Shape
 from completedp.studies import ladder
+from completedp.studies.export import export_csv, export_optuna
 from completedp.studies.ladder import START, Rung, Standing
-from completedp.studies.objective import engine_of
-from completedp.studies.run import (
-    LUCKIEST,
-    RECOMMENDED,
-    Best,
-    _rate,
-    best,
-    export_csv,
-    export_optuna,
-    status,
-)
+from completedp.studies.run import LUCKIEST, RECOMMENDED, Best, best
+from completedp.studies.status import _rate, status
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
 from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +59,7 @@ def test_status_of_a_young_study(data: str, store: Store) -> None:
     found = status(study)
     assert found.lines().startswith("tune: 0/7 trials")
     assert "best none yet; 0 diverged" in found.lines()
+    assert "impossible" not in found.lines()
     assert "at work: nobody; 0 trials wait" in found.lines()
     assert json.loads(json.dumps(asdict(found), allow_nan=False))["best_loss"] is None
     planted(study, data, [math.inf])
@@ -190,13 +184,18 @@ def test_optuna_writes_into_no_other_file(data: str, tmp_path: Path) -> None:
     assert [path.read_bytes() for path in paths[1:]] == before[1:]
 
 
+def longer(times: int) -> Scale:
+    """The base with more tokens."""
+    return replace(BASE, tokens=times * BASE.tokens)
+
+
 def plant_ladder(
     monkeypatch: pytest.MonkeyPatch, losses: Callable[[str, int], list[float]]
 ) -> list[list[str]]:
     """Measure by `losses(candidate, tokens ratio)` instead of training; who was measured."""
     measured: list[list[str]] = []
 
-    def measure(objective: Any, candidates: dict[str, Recipe], scale: Any, *_: Any) -> Rung:
+    def measure(runner: Any, candidates: dict[str, Recipe], scale: Any, *_: Any) -> Rung:
         measured.append(list(candidates))
         ratio = scale.tokens // BASE.tokens
         standings = [Standing(candidate=name, losses=losses(name, ratio)) for name in measured[-1]]
@@ -219,19 +218,18 @@ def test_the_best_is_what_wins_on_the_last_rung(
         return {START: [2.5, 2.6], RECOMMENDED: [2.3, 2.4]}[name]
 
     measured = plant_ladder(monkeypatch, losses)
-    found = best(study, data, OPTIONS, rungs=("tokens=2", "tokens=4"), seeds=2)
+    found = best(study, objective_of(study, data), rungs=[longer(2), longer(4)], seeds=2)
     assert [set(names) for names in measured] == [
         {START, RECOMMENDED, LUCKIEST},
         {START, RECOMMENDED, LUCKIEST},
         {START, RECOMMENDED},
     ]
     assert found.chosen == RECOMMENDED
-    engine = engine_of(study.spec)
-    for number, row in enumerate(study.finished_since(0)):
-        engine.tell(number, row.point, row.loss)
+    fold = make_fold(study, objective_of(study, data))
+    fold.catch_up()
     names = study.spec["space"]["coordinates"]
     point = found.recipe.hyperparameters.vector(names)
-    assert point.tolist() == engine.recommend().tolist()
+    assert point.tolist() == fold.engine.recommend().tolist()
     assert point.tolist() != claims[-1].point.tolist()
     told = found.recipe.provenance
     assert told["a"] == "b"
@@ -253,7 +251,7 @@ def test_a_start_that_cannot_train_gives_no_recipe(
     study = make_study(store, data)
     planted(study, data, [math.inf, math.inf])
     plant_ladder(monkeypatch, lambda name, ratio: [math.inf])
-    assert "all candidates diverge on width 16" in error_of(best, study, data, OPTIONS)
+    assert "all candidates diverge on width 16" in error_of(best, study, objective_of(study, data))
 
 
 def test_a_ladder_outlives_its_store(
@@ -269,7 +267,7 @@ def test_a_ladder_outlives_its_store(
 
     monkeypatch.setattr(Study, "set_note", gone)
     with pytest.warns(UserWarning, match="not noted in the study: cannot write the store"):
-        found = best(study, data, OPTIONS)
+        found = best(study, objective_of(study, data))
     assert found.chosen == RECOMMENDED
 
 
@@ -277,7 +275,9 @@ def test_a_candidate_that_cannot_be_carried_is_named(data: str, store: Store) ->
     """A rung where a candidate has no plan is one line that names both, before any training."""
     study = make_study(store, data, recipe=make_recipe(beta1=0.7))
     planted(study, data, [2.5])
-    message = error_of(best, study, data, OPTIONS, rungs=("batch=4",))
+    message = error_of(
+        best, study, objective_of(study, data), rungs=[replace(BASE, batch=4 * BASE.batch)]
+    )
     assert "start cannot be carried to width 16" in message
     assert "beta" in message
 
@@ -302,7 +302,7 @@ def test_the_recipe_is_written_and_searched_on(
     study = make_study(store, data, trials=8, space="type")
     planted(study, data, [2.5, 2.0])
     plant_ladder(monkeypatch, lambda name, ratio: [2.5] if name == START else [2.0])
-    first = best(study, data, OPTIONS, rungs=("tokens=2",), seeds=1).recipe
+    first = best(study, objective_of(study, data), rungs=[longer(2)], seeds=1).recipe
     first.save(tmp_path / "recipe.json")
     loaded = Recipe.load(tmp_path / "recipe.json")
     assert loaded == first
@@ -310,7 +310,7 @@ def test_the_recipe_is_written_and_searched_on(
     start = dict(zip(wider.spec["space"]["coordinates"], wider.spec["space"]["start"], strict=True))
     assert start["lr/type/qkv"] == first.hyperparameters.log2["lr/type/qkv"] != 0.0
     planted(wider, data, [2.0, 2.0])
-    second = best(wider, data, OPTIONS, seeds=1).recipe
+    second = best(wider, objective_of(wider, data), seeds=1).recipe
     assert "rung_0_start_loss" in second.provenance
     assert "rung_1_start_loss" not in second.provenance
 
@@ -322,7 +322,7 @@ def test_the_start_is_kept_when_nothing_beats_it(
     study = make_study(store, data, trials=8)
     planted(study, data, [2.5, 2.4, 2.3])
     plant_ladder(monkeypatch, lambda name, ratio: [2.0] if name == START else [2.1])
-    found = best(study, data, OPTIONS, seeds=1)
+    found = best(study, objective_of(study, data), seeds=1)
     assert found.chosen == found.recipe.provenance["chosen"] == START
     assert "nothing found beats the start" in found.lines()
     names = study.spec["space"]["coordinates"]
@@ -338,9 +338,9 @@ def test_equal_candidates_are_measured_once(
     study = make_study(store, data, trials=8, engine="random")
     planted(study, data, [2.5, 2.6])
     measured = plant_ladder(monkeypatch, lambda name, ratio: [2.0])
-    assert best(study, data, OPTIONS, seeds=1).chosen == START
+    assert best(study, objective_of(study, data), seeds=1).chosen == START
     planted(study, data, [2.0])
-    best(study, data, OPTIONS, seeds=1)
+    best(study, objective_of(study, data), seeds=1)
     assert measured == [[START], [START, RECOMMENDED]]
 
 
@@ -350,7 +350,7 @@ def test_a_real_best(data: str, store: Store) -> None:
         store, data, trials=12, recipe=make_recipe(lr=2.0**-10), space="global", tunables=("lr",)
     )
     searched(study, data, slots=4)
-    found = best(study, data, replace(OPTIONS, slots=4), seeds=2)
+    found = best(study, objective_of(study, data, slots=4), seeds=2)
     standings = found.rungs[0].standings
     assert found.chosen != START
     assert standings[-1].candidate == START
@@ -361,7 +361,7 @@ def test_a_real_best(data: str, store: Store) -> None:
 def test_best_before_any_trial_is_one_line(data: str, store: Store) -> None:
     """A study without a finished trial has nothing to recommend."""
     study = make_study(store, data)
-    assert "no trial of 'tune' has finished yet" in error_of(best, study, data, OPTIONS)
+    assert "no trial of 'tune' has finished yet" in error_of(best, study, objective_of(study, data))
 
 
 @pytest.mark.parametrize(

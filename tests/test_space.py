@@ -127,6 +127,24 @@ def test_no_decay_is_not_searched() -> None:
     assert len(space.coordinates) == len(TUNABLE) - 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_the_schedule_are_tuned(kind: str) -> None:
+    """One coordinate each in every space, multiplied like any value, and never above 1."""
+    recipe = replace(RECIPE, schedule=replace(RECIPE.schedule, warmup=0.1, final=0.2))
+    space = make_space(recipe, kind, tunables=("warmup", "final"))
+    assert space.coordinates == ("schedule/warmup", "schedule/final")
+    found = space.recipe(recipe, [1.0, 3.0])
+    assert (found.schedule.warmup, found.schedule.final) == (0.2, 1.0)
+    assert found.hyperparameters == recipe.hyperparameters
+    assert make_space(found, kind, tunables=("warmup",)).bounds.start.tolist() == [0.0]
+
+
+def test_a_schedule_without_the_part_is_one_line() -> None:
+    """What no multiplier changes, or a schedule of that kind does not have, cannot be tuned."""
+    for tunable, words in (("final", "final is 0"), ("decay", "cosine schedule has no decay")):
+        assert words in error_of(make_space, RECIPE, "type", tunables=(tunable,))
+
+
 def test_impossible_spaces() -> None:
     """Unknown kinds and hyperparameters, and betas without room, are one line each."""
     assert "unknown space 'layers'" in error_of(make_space, RECIPE, "layers")

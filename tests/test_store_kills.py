@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from helpers import error_of
 from postgres_server import PASSWORD, Server
+from version_1 import write_store
 
 from completedp.studies import database
+from completedp.studies.engines import Proposal
 from completedp.studies.store import Finished, Store, Study
 
 KILLS, WORKERS = 30, 4
@@ -29,6 +31,10 @@ FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(["completedp.studies.store", "pytest", "sqlalchemy"])
 
 
+def zeros(number: int) -> Proposal:
+    return Proposal(point=np.zeros(79), seed=number)
+
+
 def worker(url: str, log: str, total: int) -> None:
     """Claim, work a few milliseconds, finish and log it, until `total` trials are finished."""
     dice = random.Random(os.getpid())
@@ -36,10 +42,10 @@ def worker(url: str, log: str, total: int) -> None:
     with Store(url, create=False) as store, Path(log).open("w") as lines:
         study = store.study()
 
-        def propose(number: int) -> tuple[np.ndarray, int]:
+        def propose(number: int) -> Proposal:
             told.extend(study.finished_since(len(told)))
             assert [done.sequence for done in told] == list(range(len(told)))
-            return np.full(79, float(number)), number
+            return Proposal(point=np.full(79, float(number)), seed=number)
 
         while study.counts()["finished"] < total:
             claim = study.claim(f"worker {os.getpid()}", propose, lease_seconds=LEASE)
@@ -121,12 +127,12 @@ def wait_for(study: Study, finished: int) -> None:
         time.sleep(0.02)
 
 
-def hasty_worker(url: str, together: Any, trials: int) -> None:
-    """Open a store that nobody has made yet, at the same moment as the others, and race."""
+def hasty_worker(url: str, together: Any, trials: int, name: str = "race") -> None:
+    """Open a store that nobody has made (or mended) yet, with the others at once, and race."""
     together.wait()
     with Store(url) as store:
-        study = store.create_study("race", {"trials": trials})
-        while claim := study.claim("w", lambda n: (np.zeros(79), n), lease_seconds=PATIENCE):
+        study = store.create_study(name, {"trials": trials})
+        while claim := study.claim("w", zeros, lease_seconds=PATIENCE):
             assert study.finish(claim, loss=1.0, status="ok", steps=1, curve=[1.0])
 
 
@@ -145,13 +151,29 @@ def test_sixteen_workers_at_once(url: str) -> None:
         assert {row.attempt for row in rows} == {1}
 
 
+def test_many_may_bring_an_old_store_up_to_date_at_once(url: str) -> None:
+    """Eight processes that open a store of version 1 at the same moment all work on in it."""
+    trials, count = 64, 8
+    write_store(url, {"trials": trials}, {0: 2.0, 1: None})
+    together = FORKSERVER.Barrier(count)
+    workers = [started(hasty_worker, url, together, trials, "tune") for _ in range(count)]
+    for process in workers:
+        process.join(PATIENCE)
+        assert process.exitcode == 0
+    with Store(url, create=False) as store:
+        rows = store.study().trials()
+        assert [row.number for row in rows] == list(range(trials))
+        assert sorted(row.sequence or 0 for row in rows) == list(range(trials))
+        assert rows[0].loss == 2.0
+
+
 def test_a_server_that_restarts_is_waited_for(
     postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers outlast a crash of PostgreSQL; one that stays away is one line, without password."""
     with Store(postgres.database()) as store:
         study = store.create_study("tune", {"trials": 9})
-        held = study.claim("w", lambda n: (np.zeros(3), n), lease_seconds=PATIENCE)
+        held = study.claim("w", zeros, lease_seconds=PATIENCE)
         assert held is not None
         postgres.stop()
         restart = threading.Timer(0.5, postgres.start)
@@ -178,10 +200,10 @@ def test_a_silent_claim_does_not_stop_the_study(
     awake = threading.Event()
     numbers: list[int] = []
 
-    def sleepy(number: int) -> tuple[np.ndarray, int]:
+    def sleepy(number: int) -> Proposal:
         numbers.append(number)
         awake.wait(PATIENCE)
-        return np.zeros(3), number
+        return zeros(number)
 
     with Store(address) as silent, Store(address) as other:
         study = silent.create_study("tune", {"trials": 9})
@@ -192,7 +214,7 @@ def test_a_silent_claim_does_not_stop_the_study(
         thread.start()
         while not numbers:
             time.sleep(0.01)
-        quick = other.study().claim("b", lambda n: (np.ones(3), n), lease_seconds=PATIENCE)
+        quick = other.study().claim("b", zeros, lease_seconds=PATIENCE)
         awake.set()
         thread.join()
         assert quick is not None

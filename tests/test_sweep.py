@@ -4,30 +4,35 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from helpers import error_of
 from hypothesis import given
 from hypothesis import strategies as st
+from studies import CONTEXT, OPTIONS, finished_once, make_recipe, write_tokens
 
 from completedp.common.errors import CompletedpError
 from completedp.evidence.config import SweepConfig
 from completedp.evidence.optimum import find_optimum, loss_at
-from completedp.evidence.sweep import TRIALS, Point, judge, read_trials, sweep, sweep_text
-from completedp.lm.prepare import prepare_source
-from completedp.lm.reference import meta_model
+from completedp.evidence.sweep import (
+    STUDY,
+    Point,
+    SweepResult,
+    judge,
+    sweep,
+    sweep_from,
+    sweep_text,
+)
 from completedp.lm.shape import Shape
-from completedp.lm.transformer import ModelConfig
-from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Scale
+from completedp.studies import worker
+from completedp.studies.store import Store, TrialRow
 from completedp.training.config import TrainConfig
 from completedp.training.loop import train
-from completedp.training.slots import Slots, Trial
+from completedp.training.slots import Slots
 
-torch.set_num_threads(1)
 OCTAVES = np.arange(-3.0, 4.0)
-BASE = Scale(width=16, depth=1, batch=64, tokens=64 * 20)
 
 
 def bowl(place: float, seeds: int = 3, bottom: float = 2.0, noise: float = 0.0) -> np.ndarray:
@@ -131,138 +136,240 @@ def test_what_is_not_bracketed_has_no_drift() -> None:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> SweepConfig:
     folder = tmp_path_factory.mktemp("sweep")
-    for i in range(60):
-        (folder / f"{i:03d}.txt").write_text(f"sweep {i} over {i * i} " * 12)
-    prepare_source(str(folder), str(folder / "tokens"), valid_fraction=0.1)
-    model = ModelConfig(vocab=257, width=16, depth=1, head_dim=8)
-    Recipe.for_model(meta_model(model), BASE, lr=2.0**-6).save(folder / "recipe.json")
+    make_recipe().save(folder / "recipe.json")
     return SweepConfig(
-        data=str(folder / "tokens"),
+        data=write_tokens(folder),
         out=str(folder / "unused"),
         recipe=str(folder / "recipe.json"),
         octaves=(-2.0, 0.0, 2.0),
         factors=(1, 2),
         seeds=2,
-        slots=4,
-        context=16,
+        context=CONTEXT,
         eval_sequences=8,
-        device="cpu",
-        compile=False,
     )
+
+
+def swept(config: SweepConfig, out: Path, **changes: Any) -> SweepResult:
+    """A sweep with some settings changed, four trials at a time."""
+    return sweep_from(replace(config, out=str(out), **changes), replace(OPTIONS, slots=4))
+
+
+def trials_in(out: Path) -> list[TrialRow]:
+    """What a sweep's store holds."""
+    with Store(str(out / "sweep.db"), create=False) as store:
+        return store.study(STUDY).trials()
 
 
 @pytest.mark.parametrize("axis", ["width", "depth", "batch", "tokens"])
 def test_a_sweep_along_each_axis(small: SweepConfig, tmp_path: Path, axis: str) -> None:
     """A sweep runs every trial of its grid once, and writes trials, verdict and plot."""
-    config = replace(small, out=str(tmp_path), axes=(axis,))
-    lines = sweep(config, quiet=True)
-    rows = [json.loads(line) for line in (tmp_path / TRIALS).read_text().splitlines()]
-    assert len(rows) == len(read_trials(tmp_path)) == 3 * 2 * 2
-    assert [line.factor for line in lines] == [1, 2]
+    found = swept(small, tmp_path, axes=(axis,))
+    rows = trials_in(tmp_path)
+    assert finished_once(rows, 3 * 2 * 2)
+    assert {(row.status, row.attempt) for row in rows} == {("ok", 1)}
+    assert [line.factor for line in found.lines] == [1, 2]
     assert (tmp_path / "sweep.svg").read_text().startswith("<svg")
-    assert len(json.loads((tmp_path / "verdict.json").read_text())["lines"]) == 2
+    assert json.loads((tmp_path / "verdict.json").read_text()) == json.loads(
+        json.dumps(found.to_dict())
+    )
 
 
 def test_a_sweep_of_two_over_two_axes(small: SweepConfig, tmp_path: Path) -> None:
     """Two hyperparameters over two axes share the base; what is the same training runs once."""
-    config = replace(
+    found = swept(
         small,
-        out=str(tmp_path),
-        hyperparameters=("lr", "weight_decay"),
+        tmp_path,
+        vary=("lr", "weight_decay"),
         second_octaves=(-1.0, 0.0, 1.0),
         axes=("width", "tokens"),
         parameterisations=("completedp", "sp"),
         seeds=1,
     )
-    lines = sweep(config, quiet=True)
+    lines = found.lines
     scales = [(line.axis, line.factor) for line in lines]
     assert scales == [("base", 1), ("width", 2), ("tokens", 2)] * 2
     assert lines[0].losses == lines[3].losses  # parameterisations agree at the base
     assert lines[1].losses != lines[4].losses
     assert np.array(lines[0].losses).shape == (3, 3, 1)
     assert (tmp_path / "sweep.svg").read_text().startswith("<svg")
-    assert "tokens x2" in sweep_text(config, lines)
+    assert "tokens x2" in str(found)
 
 
-def test_equal_trials_are_trained_once(
+@pytest.mark.parametrize("vary", ["lr/type/qkv", "residual/depth/1", "schedule/warmup"])
+def test_any_coordinate_may_be_swept(small: SweepConfig, tmp_path: Path, vary: str) -> None:
+    """A type's, a layer's or the schedule's value is varied like a global one."""
+    (line, _) = swept(small, tmp_path, vary=(vary,), octaves=(0.0, 2.0, 4.0), seeds=1).lines
+    (low,), (middle,), (high,) = line.losses
+    assert low != middle != high
+
+
+def test_octaves_count_from_the_recipe_s_own_values(small: SweepConfig, tmp_path: Path) -> None:
+    """A recipe that a search has moved is swept around where it is: octave 0 is the recipe."""
+    recipe = make_recipe()
+    moved = replace(recipe.hyperparameters, log2={"lr/global": 1.0})
+    losses = []
+    for name, start in (
+        ("moved", replace(recipe, hyperparameters=moved)),
+        ("plain", make_recipe(lr=2 * recipe.values.lr)),
+    ):
+        start.save(tmp_path / f"{name}.json")
+        found = swept(small, tmp_path / name, recipe=str(tmp_path / f"{name}.json"), seeds=1)
+        losses.append([line.losses for line in found.lines])
+    assert losses[0] == losses[1]
+
+
+def test_equal_trials_are_trained_once(small: SweepConfig, tmp_path: Path) -> None:
+    """At the base, where parameterisations agree, each point is trained for one of them."""
+    names = ("completedp", "sp", "mup")
+    found = swept(small, tmp_path, parameterisations=names, axes=("depth",))
+    grid = 3 * 2  # octaves x seeds
+    # One base; at depth x2 sp and mup are the same.
+    assert finished_once(trials_in(tmp_path), grid + 2 * grid)
+    assert len(found.lines) == 3 * 2
+    losses = {(line.parameterisation, line.factor): line.losses for line in found.lines}
+    assert losses["sp", 2] == losses["mup", 2] != losses["completedp", 2]
+
+
+def test_a_sweep_goes_on_where_it_stopped(
     small: SweepConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the base, where parameterisations agree, each point is trained for one of them."""
-    trained = []
-    run = Slots.run
+    """After an interruption what is missing is run, the rest kept, and the verdict is the same."""
+    whole = swept(small, tmp_path / "whole")
+    finish, ended = worker._finish, []
 
-    def counted(self: Slots, trials: list[Trial], **options: object) -> object:
-        trained.extend(trials)
-        return run(self, trials, **options)  # type: ignore[arg-type]
+    def interrupted(*arguments: Any) -> None:
+        if len(ended) == 5:
+            raise KeyboardInterrupt
+        ended.append(finish(*arguments))
 
-    monkeypatch.setattr(Slots, "run", counted)
-    names = ("completedp", "sp", "mup")
-    sweep(replace(small, out=str(tmp_path), parameterisations=names, axes=("depth",)), quiet=True)
-    grid = 3 * 2  # octaves x seeds
-    assert len(trained) == grid + 2 * grid  # one base; at depth x2 sp and mup are the same
-    assert len(read_trials(tmp_path)) == 3 * 2 * grid
-
-
-def test_a_sweep_goes_on_where_it_stopped(small: SweepConfig, tmp_path: Path) -> None:
-    """After a crash in the middle of a line, what is missing is run and the rest kept."""
-    whole = sweep(replace(small, out=str(tmp_path / "whole")), quiet=True)
-    text = (tmp_path / "whole" / TRIALS).read_text()
-    again = tmp_path / "again"
-    sweep(replace(small, out=str(again)), quiet=True)
-    kept = "".join(line + "\n" for line in text.splitlines()[:5])
-    (again / TRIALS).write_text(kept + '{"axis": "base", "parame')
-    assert len(read_trials(again)) == 5
-    resumed = sweep(replace(small, out=str(again)), quiet=True)
-    assert (again / TRIALS).read_text().startswith(kept)
-    for a, b in zip(whole, resumed, strict=True):
+    monkeypatch.setattr(worker, "_finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        swept(small, tmp_path / "again")
+    before = {row.number: row.loss for row in trials_in(tmp_path / "again") if row.loss is not None}
+    assert len(before) == 5
+    monkeypatch.setattr(worker, "_finish", finish)
+    resumed = swept(small, tmp_path / "again")
+    rows = trials_in(tmp_path / "again")
+    assert finished_once(rows, 12)
+    assert {row.number: row.loss for row in rows if row.number in before} == before
+    for a, b in zip(whole.lines, resumed.lines, strict=True):
         assert np.array(a.losses) == pytest.approx(np.array(b.losses), abs=1e-5)
+
+
+def test_a_finished_sweep_trains_nothing(
+    small: SweepConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same sweep again, or a part of it, is read from its store."""
+    whole = swept(small, tmp_path)
+
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(Slots, "run", forbidden)
+    assert swept(small, tmp_path).lines == whole.lines
+    assert swept(small, tmp_path, factors=(1,)).lines == whole.lines[:1]
 
 
 def test_a_trial_of_a_sweep_is_the_trial_alone(small: SweepConfig, tmp_path: Path) -> None:
     """A point of the grid has the validation loss that `train` finds for it."""
-    sweep(replace(small, out=str(tmp_path / "sweep")), quiet=True)
-    found = read_trials(tmp_path / "sweep")
-    recipe = Recipe.load(small.recipe)
+    _, wide = swept(small, tmp_path / "sweep").lines
     alone = TrainConfig(
         data=small.data,
         out=str(tmp_path / "alone"),
         width=32,
-        context=16,
+        context=CONTEXT,
         seed=1,
         shape=Shape(head_dim=8),
         eval_sequences=8,
         device="cpu",
     )
-    result = train(alone, recipe=recipe.with_values(lr=2.0**-4), quiet=True)
-    assert found[Point("width", 2, "completedp", (2.0,), 1)] == pytest.approx(
-        result.valid_loss, abs=1e-4
+    result = train(alone, recipe=make_recipe(lr=2.0**-4), quiet=True)
+    assert wide.losses[2][1] == pytest.approx(result.valid_loss, abs=1e-4)
+
+
+def test_a_sweep_in_python_is_the_verb_s(small: SweepConfig, tmp_path: Path) -> None:
+    """`sweep` of functions and plain values finds what the config's does."""
+    found = sweep(
+        None,
+        vary="lr",
+        axis="width",
+        factors=(1, 2),
+        data=small.data,
+        octaves=small.octaves,
+        seeds=2,
+        out=tmp_path / "python",
+        recipe=make_recipe(),
+        context=CONTEXT,
+        eval_examples=8,
+        slots=4,
+        device="cpu",
+        compile=False,
+        quiet=True,
     )
+    assert found.lines == swept(small, tmp_path / "verb", z_loss=0.0).lines
 
 
 def test_an_impossible_scale_is_said_before_training(small: SweepConfig, tmp_path: Path) -> None:
     """A factor at which the rules break is one line, before any trial, and leaves nothing."""
-    config = replace(small, out=str(tmp_path / "sweep"), axes=("batch",), factors=(1, 16))
-    with pytest.raises(CompletedpError, match="the largest r it can take"):
-        sweep(config, quiet=True)
+    message = error_of(swept, small, tmp_path / "sweep", axes=("batch",), factors=(1, 16))
+    assert "the largest r it can take" in message
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    ("vary", "words"),
+    [
+        ("lrr", "'lrr"),
+        ("lr/type/qkw", "qkw"),
+        ("eps/type/mlp_gate", "no 'mlp_gate'"),
+        ("schedule/decay", "decay"),
+        ("lr/depth/9", "9"),
+    ],
+)
+def test_what_cannot_be_varied_is_one_line(
+    small: SweepConfig, tmp_path: Path, vary: str, words: str
+) -> None:
+    """A coordinate that the recipe does not have is quoted, and nothing is left behind."""
+    assert words in error_of(swept, small, tmp_path / "sweep", vary=(vary,))
     assert not (tmp_path / "sweep").exists()
 
 
 def test_another_sweep_in_the_folder_is_refused(small: SweepConfig, tmp_path: Path) -> None:
-    """A folder that holds another sweep is one line that says what differs."""
-    sweep(replace(small, out=str(tmp_path)), quiet=True)
-    with pytest.raises(CompletedpError, match="another sweep: its z_loss differs"):
-        sweep(replace(small, out=str(tmp_path), z_loss=0.1), quiet=True)
+    """A folder that holds another sweep is one line that says what differs, and keeps it."""
+    swept(small, tmp_path)
+    for changes, words in (
+        ({"z_loss": 0.1}, "'task.z_loss' = 0.0001, not 0.1"),
+        ({"vary": ("eps",)}, "'space.coordinates'[0] = 'lr/global', not 'eps/global'"),
+    ):
+        message = error_of(swept, small, tmp_path, **changes)
+        assert words in message
+        assert "another name or store" in message
+    assert len(trials_in(tmp_path)) == 12
+
+
+def test_a_broken_store_is_one_line(small: SweepConfig, tmp_path: Path) -> None:
+    """A sweep.db that is something else is not written over."""
+    (tmp_path / "sweep.db").write_text("not a database, and longer than a header would be " * 9)
+    assert "is not a database" in error_of(swept, small, tmp_path)
 
 
 def test_a_sweep_may_grow(small: SweepConfig, tmp_path: Path) -> None:
-    """More octaves and seeds add trials to those that are there, which are not run again."""
-    sweep(replace(small, out=str(tmp_path)), quiet=True)
-    before = (tmp_path / TRIALS).read_text()
+    """More octaves, seeds and scales add trials to those that are there, which stay as they are."""
+    swept(small, tmp_path)
+    before = trials_in(tmp_path)
     octaves = (*small.octaves, 3.0)
-    lines = sweep(replace(small, out=str(tmp_path), octaves=octaves, seeds=3), quiet=True)
-    assert (tmp_path / TRIALS).read_text().startswith(before)
-    assert len(read_trials(tmp_path)) == 4 * 3 * 2
-    assert np.array(lines[0].losses).shape == (4, 3)
+    found = swept(small, tmp_path, octaves=octaves, seeds=3, axes=("width", "depth"))
+    rows = trials_in(tmp_path)
+    assert finished_once(rows, 4 * 3 * 3)
+    for old, new in zip(before, rows, strict=False):
+        assert (old.site, old.seed, old.loss, old.attempt) == (
+            new.site,
+            new.seed,
+            new.loss,
+            new.attempt,
+        )
+    assert np.array(found.lines[0].losses).shape == (4, 3)
+    assert swept(small, tmp_path).lines[0].losses == [row[:2] for row in found.lines[0].losses[:3]]
 
 
 @pytest.mark.parametrize(
@@ -273,8 +380,7 @@ def test_a_sweep_may_grow(small: SweepConfig, tmp_path: Path) -> None:
         ({"factors": (2, 4)}, "must start with 1"),
         ({"parameterisations": ()}, "one or more"),
         ({"seeds": 0}, "seeds = 0"),
-        ({"slots": 0}, "slots = 0"),
-        ({"hyperparameters": ("lr", "eps", "init_std")}, "one or two"),
+        ({"vary": ("lr", "eps", "init_std")}, "one or two"),
         ({"axes": ("width", "width")}, "each once"),
         ({"out": " "}, "out is empty"),
     ],

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from completedp.apply.plan import Plan
+from completedp.common.errors import CompletedpError
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.config import BASE, SweepConfig, SweepGrid
@@ -248,11 +249,12 @@ def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
 def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
     """A study over the grid's coordinates; its cells may grow, and so are not part of it."""
     check_coordinates(recipe, grid.coordinates)
+    _check_types(grid, task.types(recipe.base))
     return StudySpec(
         engine=CELLS,
         seed=0,
         stop_early=False,
-        space=_space(grid),
+        space=_space(grid, recipe),
         recipe=recipe,
         sites=(),
         task=task.identity(recipe.base),
@@ -260,10 +262,21 @@ def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
     )
 
 
+def _check_types(grid: SweepGrid, types: Sequence[str]) -> None:
+    """Raise where a coordinate would change nothing, as the model has no tensor of its type."""
+    for name in grid.coordinates:
+        tunable, kind, *rest = name.split("/") if name.count("/") > 1 else (name, "")
+        if kind in ("type", "layer") and tunable != "residual" and rest[0] not in types:
+            raise CompletedpError(
+                f"the model has no {rest[0]!r}, so {name!r} changes nothing: its types are "
+                f"{', '.join(types)}"
+            )
+
+
 def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Site, Plan]]:
     """Every point of the grid with where it trains and its plan there."""
     models: dict[tuple[int, int], Any] = {}
-    space = _space(grid)
+    space = _space(grid, recipe)
     found = {}
     for axis, factor in grid.scales:
         scale = recipe.base
@@ -275,16 +288,17 @@ def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Sit
         for name in grid.parameterisations:
             site = Site(scale=scale, rules=replace(recipe.rules, parameterisation=name))
             for octaves in itertools.product(*grid.grid):
-                moved = site.recipe(space.recipe(recipe, octaves))
+                moved = site.recipe(space.recipe(recipe, space.bounds.start + octaves))
                 planned = task.plan(moved, scale, model)
                 for seed in range(grid.seeds):
                     found[Point(axis, factor, name, octaves, seed)] = site, planned
     return found
 
 
-def _space(grid: SweepGrid) -> Space:
-    reach = np.full(len(grid.vary), _REACH)
-    bounds = Bounds(low=-reach, high=reach, start=np.zeros(len(grid.vary)))
+def _space(grid: SweepGrid, recipe: Recipe) -> Space:
+    """Octaves count from where the recipe is, which a search may have moved."""
+    start = recipe.hyperparameters.vector(grid.coordinates)
+    bounds = Bounds(low=start - _REACH, high=start + _REACH, start=start)
     return Space(kind=CELLS, coordinates=grid.coordinates, bounds=bounds)
 
 
@@ -298,14 +312,16 @@ def _listed(
         for number, cell in enumerate(read_cells(study))
     }
     cells: dict[Any, Cell] = {}
+    start = objective.space.bounds.start
     for point, (site, planned) in plans.items():
         identity = _identity(planned, point.seed)
         if identity not in known and identity not in cells:
-            cells[identity] = Cell(sites.index(site), point.octaves, point.seed)
+            there = tuple((start + point.octaves).tolist())
+            cells[identity] = Cell(sites.index(site), there, point.seed)
     # Larger scales first: they take longest, and what is slow last would run alone.
     order = sorted(cells.values(), key=lambda cell: (-_work(sites[cell.site].scale), cell.site))
-    every = add_cells(study, order)
-    known |= {identity: every.index(cell) for identity, cell in cells.items()}
+    numbers = {cell: number for number, cell in enumerate(add_cells(study, order))}
+    known |= {identity: numbers[cell] for identity, cell in cells.items()}
     return {point: known[_identity(planned, point.seed)] for point, (_, planned) in plans.items()}
 
 

@@ -40,16 +40,20 @@ class Cells(Engine):
         self._study = study
         self._cells: list[Cell] = []
 
-    def propose(self, number: int) -> Proposal:
+    def propose(self, number: int) -> Proposal | None:
+        """The cell of that number; None while the list is still being made."""
         if number >= len(self._cells):
             if self._study is None:
                 raise CompletedpError("a list of cells belongs to a study")
             self._cells = read_cells(self._study)
+        if number >= len(self._cells):
+            return None
         cell = self._cells[number]
         return Proposal(point=np.array(cell.point), seed=cell.seed, site=cell.site)
 
     def _propose(self, number: int, rng: np.random.Generator) -> np.ndarray:
-        return self.propose(number).point
+        proposed = self.propose(number)
+        return self.bounds.start if proposed is None else proposed.point
 
 
 def read_cells(study: Study) -> list[Cell]:
@@ -63,8 +67,8 @@ def add_cells(study: Study, wanted: Sequence[Cell]) -> list[Cell]:
 
     def grown(note: dict[str, Any] | None) -> dict[str, Any]:
         there = [Cell(s, tuple(p), seed) for s, p, seed in (note or {"cells": []})["cells"]]
-        new = list(dict.fromkeys(cell for cell in wanted if cell not in set(there)))
-        return {"cells": [[c.site, list(c.point), c.seed] for c in (*there, *new)]}
+        every = dict.fromkeys((*there, *wanted))  # each once, in the order they came
+        return {"cells": [[c.site, list(c.point), c.seed] for c in every]}
 
     cells = study.change_note(NAME, grown)["cells"]
     study.set_budget(len(cells))
@@ -81,8 +85,8 @@ def add_sites(study: Study, wanted: Sequence[Site]) -> list[Site]:
     """Add to a study's sites those that are not there; returns all of them."""
 
     def grown(note: dict[str, Any] | None) -> dict[str, Any]:
-        there = (note or {"sites": []})["sites"]
-        new = [plain for site in wanted if (plain := site.to_dict()) not in there]
-        return {"sites": [*there, *new]}
+        every = [Site.from_dict(site) for site in (note or {"sites": []})["sites"]]
+        every = dict.fromkeys((*every, *wanted))
+        return {"sites": [site.to_dict() for site in every]}
 
     return [Site.from_dict(site) for site in study.change_note(SITES, grown)["sites"]]

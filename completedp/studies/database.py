@@ -26,7 +26,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
-from completedp.studies.schema import MIGRATIONS, SCHEMA, SQLITE_CLOCK, TABLES, VERSION
+from completedp.studies.migrations import MIGRATIONS
+from completedp.studies.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
 
 PATIENCE_SECONDS = 120.0
 """How long a locked file or a server that restarts is waited for before it is an error."""
@@ -182,7 +183,7 @@ class Database:
         self.lock_creation(connection)
         version = self._version(connection)
         while version in MIGRATIONS:
-            connection.exec_driver_sql(MIGRATIONS[version])
+            MIGRATIONS[version](connection)
             version += 1
         connection.execute(sa.update(SCHEMA).values(version=version))
         return version

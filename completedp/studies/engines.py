@@ -129,8 +129,8 @@ class Engine(ABC):
             return self.bounds.start.copy()
         return self.bounds.clip(self._propose(number, np.random.default_rng([self.seed, number])))
 
-    def propose(self, number: int) -> Proposal:
-        """Trial `number`: its point, and a seed of its own (below 2^31)."""
+    def propose(self, number: int) -> Proposal | None:
+        """Trial `number`: its point, and a seed of its own (below 2^31); None if not known yet."""
         seed = int(np.random.default_rng([self.seed, number, 1]).integers(2**31))
         return Proposal(point=self.ask(number), seed=seed)
 

@@ -97,7 +97,7 @@ def measure(
 ) -> Rung:
     """Every candidate at one scale on every seed, in slots."""
     trials = [
-        runner.trial(recipe, scale, seed, name)
+        runner.trial(recipe, scale, seed, (name, seed))
         for name, recipe in candidates.items()
         for seed in seeds
     ]
@@ -109,9 +109,11 @@ def measure(
         if progress is not None:
             progress(str(scale), trained, total)
 
-    losses: dict[str, list[float]] = {name: [] for name in candidates}
-    for outcome in runner.run(trials, scale, count=len(trials), progress=count):
-        losses[outcome.key].append(outcome.loss)
-    standings = [Standing(candidate=name, losses=found) for name, found in losses.items()]
+    ended = runner.run(trials, scale, count=len(trials), progress=count)
+    losses = {outcome.key: outcome.loss for outcome in ended}
+    standings = [
+        Standing(candidate=name, losses=[losses[name, seed] for seed in seeds])
+        for name in candidates
+    ]
     standings.sort(key=lambda standing: standing.mean)
     return Rung(scale=scale, standings=standings)

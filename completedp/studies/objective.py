@@ -10,7 +10,7 @@ import numpy as np
 from completedp.apply.plan import Plan
 from completedp.common.errors import CompletedpError
 from completedp.studies.cells import NAME as CELLS
-from completedp.studies.cells import Cells, read_sites
+from completedp.studies.cells import Cells, read_cells, read_sites
 from completedp.studies.config import WorkerConfig
 from completedp.studies.engines import PAPER_GRID, Engine, paper_levels
 from completedp.studies.registry import make_engine
@@ -133,6 +133,13 @@ class Objective:
         if number >= len(self._sites) and self._study is not None:
             self._sites = read_sites(self._study)
         return self._sites[number]
+
+    def at_most(self, scale: Scale, left: int) -> int:
+        """How many of `left` trials can be at a scale: of listed ones it is known."""
+        if self.spec.engine != CELLS or self._study is None:
+            return left
+        listed = (self.site(cell.site).scale for cell in read_cells(self._study))
+        return min(left, sum(each == scale for each in listed))
 
     def recipe_at(self, site: Site, point: np.ndarray) -> Recipe:
         """The recipe of a point, as a site carries it."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from completedp.common.errors import CompletedpError
+from completedp.studies.cells import NAME as CELLS
 from completedp.studies.config import BaseConfig, StudyConfig
 from completedp.studies.ladder import START, Rung, climb
 from completedp.studies.objective import Objective, search_spec
@@ -113,6 +114,11 @@ def best(
     What wins on the last rung is the recipe, the start included: a search that found nothing says
     so.
     """
+    if objective.spec.engine == CELLS:
+        raise CompletedpError(
+            f"the study {study.name!r} is a list of trials at several scales, not a search: its "
+            "verdict is what the command that listed them prints"
+        )
     fold = make_fold(study, objective)
     fold.catch_up()
     if fold.seen == 0:

@@ -65,10 +65,6 @@ TRIALS = sa.Table(
     sa.Column("result", sa.Text),
     sa.UniqueConstraint("study", "sequence"),
 )
-MIGRATIONS = {
-    1: f"ALTER TABLE {TRIALS.name} ADD COLUMN site INTEGER NOT NULL DEFAULT 0",
-}
-"""What makes of a store of each version one of the next."""
 NOTES = sa.Table(
     "completedp_notes",
     TABLES,

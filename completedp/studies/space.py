@@ -38,6 +38,8 @@ _LARGEST_ONE_MINUS_BETA = 0.999
 _SCHEDULE = "schedule/"
 SCHEDULED = ("warmup", "final", "decay")
 """Parts of the schedule that can be tuned: as fractions, multiplied like any value, at most 1."""
+_HAVE = {"final": ("cosine", "wsd"), "decay": ("wsd",)}
+"""The kinds of schedule that these parts change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +158,12 @@ def _scheduled(recipe: Recipe, coordinate: str) -> float:
     if name not in SCHEDULED:
         raise CompletedpError(
             f"the schedule has no {name!r} to tune: choose from {', '.join(SCHEDULED)}"
+        )
+    kind = recipe.schedule.kind
+    if kind not in _HAVE.get(name, (kind,)):
+        raise CompletedpError(
+            f"a {kind} schedule has no {name} to tune: start from a recipe whose schedule is "
+            f"{' or '.join(_HAVE[name])}"
         )
     value = getattr(recipe.schedule, name)
     if not value > 0:

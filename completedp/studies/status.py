@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from completedp.studies.cells import NAME as CELLS
 from completedp.studies.objective import engine_of
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Study, TrialRow
+from completedp.studies.study import IMPOSSIBLE
 
 MANY_ATTEMPTS = 5
 """A trial begun more often is shown: its workers may die of it."""
@@ -24,7 +26,7 @@ class Status:
     stopped: int
     best_loss: float | None
     start_loss: float | None
-    """Of the first trial, which is the start itself."""
+    """Of a search's first trial, which is the start itself."""
     per_minute: float
     """Trials finished a minute, over the last hundred."""
     eta_seconds: float | None
@@ -32,6 +34,8 @@ class Status:
     """Trials that each worker has in hand."""
     deadly: dict[int, int]
     """Trials that many workers died in, and how often each was begun."""
+    impossible: str | None
+    """Why the first trial of no plan has none."""
     engine: dict[str, float]
 
     def lines(self) -> str:
@@ -46,6 +50,9 @@ class Status:
             f"{self.name}: {counts['finished']}/{counts['budget']} trials, "
             f"{self.per_minute:.1f} a minute{eta}",
             f"best {best}{start}; {counts['diverged']} diverged, {self.stopped} stopped early",
+            f"{counts['impossible']} impossible, the first: {self.impossible}"
+            if counts["impossible"]
+            else "",
             f"engine: {state}" if state else "",
             f"at work: {working}; {counts['expired']} trials wait to be taken over",
             *(
@@ -63,7 +70,8 @@ def status(study: Study) -> Status:
     rate = _rate(done[-100:])
     left = counts["budget"] - counts["finished"]
     measured = [r.loss for r in done if r.status == "ok" and r.loss is not None]
-    first = next((r.loss for r in done if r.number == 0 and r.status == "ok"), None)
+    searched = study.spec["engine"] != CELLS  # the first of a list is any of its trials
+    first = next((r.loss for r in done if searched and r.number == 0 and r.status == "ok"), None)
     workers: dict[str, int] = {}
     for row in rows:
         if row.state == "running" and row.lease_until > time.time():
@@ -82,8 +90,13 @@ def status(study: Study) -> Status:
             for row in rows
             if row.state == "running" and row.attempt > MANY_ATTEMPTS
         },
+        impossible=next((_reason(row) for row in rows if row.status == IMPOSSIBLE), None),
         engine=_engine_state(study),
     )
+
+
+def _reason(row: TrialRow) -> str:
+    return str((row.result or {}).get("reason", "not known"))
 
 
 def _rate(rows: Sequence[TrialRow]) -> float:

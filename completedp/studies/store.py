@@ -64,7 +64,7 @@ class Store:
         if difference := _first_difference(theirs, mine):
             raise CompletedpError(
                 f"the study {name!r} in {self._database.shown} {difference}: "
-                "give the study another name, or the same settings"
+                "give this one another name or store, or the same settings"
             )
         return study
 

@@ -124,12 +124,13 @@ _NOT_RELEASED = TRIALS.c.lease_until > 0
 _EXTEND = _WRITE_HELD.where(_NOT_RELEASED).values(lease_until=now() + bindparam("seconds_"))
 _RELEASE = _WRITE_HELD.where(_NOT_RELEASED).values(lease_until=0.0, attempt=TRIALS.c.attempt - 1)
 _STILL_HELD = sa.select(TRIALS.c.token).where(*_HELD, _NOT_RELEASED)
+_DIVERGED = sa.and_(TRIALS.c.loss == math.inf, TRIALS.c.status != IMPOSSIBLE)
 _COUNTS = sa.select(
     sa.select(STUDIES.c.budget).where(_THIS_STUDY).scalar_subquery().label("budget"),
     sa.func.count().filter(RUNNING).label("running"),
     sa.func.count().filter(RUNNING, TRIALS.c.lease_until <= now()).label("expired"),
     sa.func.count().filter(~RUNNING).label("finished"),
-    sa.func.count().filter(~RUNNING, TRIALS.c.status == "diverged").label("diverged"),
+    sa.func.count().filter(~RUNNING, _DIVERGED).label("diverged"),
     sa.func.count().filter(~RUNNING, TRIALS.c.status == IMPOSSIBLE).label("impossible"),
 ).where(_OF_STUDY)
 _THIS_NOTE = (NOTES.c.study == bindparam("study_"), NOTES.c.key == bindparam("key_"))
@@ -146,17 +147,17 @@ class Study:
     def claim(
         self,
         worker: str,
-        propose: Callable[[int], Proposal],
+        propose: Callable[[int], Proposal | None],
         *,
         lease_seconds: float,
     ) -> Claim | None:
         """A trial to run: one whose lease has run out, else a new one; None when there is neither.
 
-        `propose(number)` gives a new trial; its seed is below 2^63. It is called inside the
-        transaction: `finished_since` is then on the same connection, and nothing can finish until
-        the claim is done. All other writers wait meanwhile, so catch up with `finished_since`
-        before the claim, and in `propose` only on the few that finished since. It may be called
-        twice for a number, when the database went away in between.
+        `propose(number)` gives a new trial, or None where there is none yet; its seed is below
+        2^63. It is called inside the transaction: `finished_since` is then on the same connection,
+        and nothing can finish until the claim is done. All other writers wait meanwhile, so catch
+        up with `finished_since` before the claim, and in `propose` only on the few that finished
+        since. It may be called twice for a number, when the database went away in between.
         """
         lease = self._key | {"worker": worker, "seconds_": lease_seconds}
 
@@ -175,6 +176,8 @@ class Study:
                     return None
                 attempt = 1
                 proposed = propose(number)
+                if proposed is None:
+                    return None
                 point, seed = np.asarray(proposed.point, dtype="<f8").tobytes(), proposed.seed
                 site = proposed.site
                 row = {"study": self._key["study_"], "number": number, "attempt": attempt}

@@ -26,6 +26,7 @@ from completedp.studies.objective import Objective
 from completedp.studies.stopping import EarlyStop
 from completedp.studies.store import Claim, Study
 from completedp.studies.study import IMPOSSIBLE
+from completedp.theory.scale import Scale
 from completedp.training.trials import Outcome, Stack, Trial
 
 _WAIT_SECONDS = 1.0
@@ -47,8 +48,8 @@ class Fold:
                 self.stopping.tell(trial.number, trial.point, trial.curve, trial.loss, trial.status)
             self.seen = trial.sequence + 1
 
-    def propose(self, number: int) -> Proposal:
-        """A new trial."""
+    def propose(self, number: int) -> Proposal | None:
+        """A new trial, if the engine has one."""
         self.catch_up()
         return self.engine.propose(number)
 
@@ -88,7 +89,7 @@ def work(
         return
     lease, done = objective.options.lease, Progress()
     waiting: deque[Trial[Claim]] = deque()
-    """Claimed, and of another site than the one that trains now."""
+    """Claimed, and of another scale than the one that trains now."""
 
     with held_signals() as interrupted, _kept_alive(study, lease) as held:
 
@@ -104,10 +105,10 @@ def work(
                     held.discard(claim)
             return None
 
-        def of_site(site: int) -> Iterator[Trial[Claim]]:
-            """Trials of one site, until one of another comes up."""
+        def of_scale(scale: Scale) -> Iterator[Trial[Claim]]:
+            """Trials of one scale, whatever their rules, until one of another comes up."""
             while not waiting and (trial := claimed()) is not None:
-                if trial.key.site != site:
+                if trial.plan.target != scale:
                     waiting.append(trial)
                 else:
                     yield trial
@@ -127,16 +128,15 @@ def work(
         while True:
             trial = waiting.popleft() if waiting else claimed()
             if trial is not None:
-                site = trial.key.site
-                counts = study.counts()
+                scale, counts = trial.plan.target, study.counts()
                 left = counts["budget"] - counts["finished"]
-                stack = objective.runner.stack(objective.site(site).scale, left)
+                stack = objective.runner.stack(scale, objective.at_most(scale, left))
 
                 def seen(steps: int, stack: Stack = stack) -> None:
                     done.busy = stack.busy_steps / max(1, stack.slot_steps)
                     progress(steps)
 
-                trials = chain([trial], of_site(site))
+                trials = chain([trial], of_scale(scale))
                 for outcome in stack.run(trials, stop=stop, progress=seen):
                     _finish(study, fold, outcome)
                     held.discard(outcome.key)

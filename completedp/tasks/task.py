@@ -115,13 +115,10 @@ class Task:
 
     def identity(self, base: Scale) -> dict[str, Any]:
         """What a trial's outcome depends on besides its values, as plain JSON."""
-        model = self.model(base)
-        shapes = repr([(name, tuple(p.shape)) for name, p in model.named_parameters()])
-        digest = hashlib.blake2b(shapes.encode(), digest_size=16).hexdigest()
         return {
             "model": self.name,
             "shape": asdict(self.make.shape) if isinstance(self.make, ReferenceModel) else None,
-            "parameters": digest,
+            "parameters": parameters_digest(self.model(base)),
             "loss": None if self.loss is None else name_of(self.loss),
             "data": self.data.digest,
             "unit": self.data.unit,
@@ -204,6 +201,12 @@ def same_task(sources: Sources, identity: Mapping[str, Any], head_dim: int | Non
         eval_examples=identity["eval_examples"],
         overrides=identity["overrides"],
     )
+
+
+def parameters_digest(model: nn.Module) -> str:
+    """Equal for models with parameters of the same names and shapes."""
+    shapes = repr([(name, tuple(p.shape)) for name, p in model.named_parameters()])
+    return hashlib.blake2b(shapes.encode(), digest_size=16).hexdigest()
 
 
 def without_weights(model: nn.Module) -> nn.Module:
