@@ -2,13 +2,17 @@
 
 import re
 from pathlib import Path
+from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
+from torch import nn
 
 import completedp as cdp
 
 ROOT = Path(__file__).parent.parent
+OWN_MODEL = "MyModel"
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
@@ -18,12 +22,25 @@ def test_the_blocks_run(
     """Every Python block of the README runs, one after the other, in one session."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    assert len(BLOCKS) == 2
-    for block in BLOCKS:
+    runnable = [block for block in BLOCKS if OWN_MODEL not in block]
+    assert len(runnable) == 2
+    for block in runnable:
         exec(compile(block, "README.md", "exec"), names)
     assert "blocks.0-15.attn.qkv.weight" in capsys.readouterr().out
     assert isinstance(names["optimizer"], torch.optim.AdamW)
     assert cdp.Recipe.load("recipe.json").rules.alpha == 0.5
+
+
+def test_the_block_with_a_users_model_calls_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the README calls with a model of the user's own takes those arguments."""
+    for name, call in (("search", cdp.search), ("coordcheck", cdp.coordcheck)):
+        monkeypatch.setattr(cdp, name, create_autospec(call), raising=False)
+    (block,) = (block for block in BLOCKS if OWN_MODEL in block)
+    names: dict[str, Any] = {"cdp": cdp, OWN_MODEL: nn.Module}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["study"].best.call_args.kwargs["rungs"] == [
+        cdp.Scale(width=512, depth=4, batch=16_384, tokens=400_000_000)
+    ]
 
 
 def test_links_lead_somewhere() -> None:
