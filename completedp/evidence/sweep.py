@@ -275,7 +275,6 @@ def _check_types(grid: SweepGrid, types: Sequence[str]) -> None:
 
 def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Site, Plan]]:
     """Every point of the grid with where it trains and its plan there."""
-    models: dict[tuple[int, int], Any] = {}
     space = _space(grid, recipe)
     found = {}
     for axis, factor in grid.scales:
@@ -283,13 +282,11 @@ def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Sit
         if axis != BASE:
             scale = replace(scale, **{axis: getattr(scale, axis) * factor})
         task.data.examples(scale.batch)
-        size = scale.width, scale.depth
-        model = models.setdefault(size, models.get(size) or task.model(scale))
         for name in grid.parameterisations:
             site = Site(scale=scale, rules=replace(recipe.rules, parameterisation=name))
             for octaves in itertools.product(*grid.grid):
                 moved = site.recipe(space.recipe(recipe, space.bounds.start + octaves))
-                planned = task.plan(moved, scale, model)
+                planned = task.plan(moved, scale)
                 for seed in range(grid.seeds):
                     found[Point(axis, factor, name, octaves, seed)] = site, planned
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -85,12 +84,9 @@ def engine_of(spec: StudySpec, study: Study | None = None) -> Engine:
 
 def check_sites(spec: StudySpec, task: Task) -> None:
     """Raise where the recipe cannot be carried to one of the study's sites, or trained there."""
-    models: dict[tuple[int, int], Any] = {}
     for site in spec.sites:
-        size = site.scale.width, site.scale.depth
-        models.setdefault(size, task.model(site.scale))
         task.data.examples(site.scale.batch)
-        task.plan(site.recipe(spec.recipe), site.scale, models[size])
+        task.plan(site.recipe(spec.recipe), site.scale)
 
 
 class Objective:
@@ -148,7 +144,7 @@ class Objective:
     def plan(self, site: int, point: np.ndarray) -> Plan:
         """The plan of a point at a site."""
         where = self.site(site)
-        return self.runner.plan(self.recipe_at(where, point), where.scale)
+        return self.task.plan(self.recipe_at(where, point), where.scale)
 
     def trial(self, claim: Claim) -> Trial[Claim]:
         """A claim as something to train; a CompletedpError where its point has no plan."""

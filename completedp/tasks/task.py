@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -78,18 +78,29 @@ class Task:
             )
         return without_weights(made)
 
+    def blank(self, scale: Scale) -> nn.Module:
+        """The model at a scale, made once, for plans that are never trained in it."""
+        size = scale.width, scale.depth
+        if size not in self._blanks:
+            self._blanks[size] = self.model(scale)
+        return self._blanks[size]
+
+    @cached_property
+    def _blanks(self) -> dict[tuple[int, int], nn.Module]:
+        return {}
+
     def plan(self, recipe: Recipe, scale: Scale, model: nn.Module | None = None) -> Plan:
-        """A recipe carried to a scale, for the model there."""
-        made = self.model(scale) if model is None else model
+        """A recipe carried to a scale, for the model there; without one, for a blank."""
+        made = self.blank(scale) if model is None else model
         return plan(made, recipe, scale, overrides=self.overrides)
 
     def recipe(self, base: Scale, **values: Any) -> Recipe:
         """A recipe of global values for the model at a base scale."""
-        return Recipe.for_model(self.model(base), base, overrides=dict(self.overrides), **values)
+        return Recipe.for_model(self.blank(base), base, overrides=dict(self.overrides), **values)
 
     def types(self, scale: Scale) -> tuple[str, ...]:
         """The module types of the model."""
-        tensors = classify(self.model(scale), self.overrides)
+        tensors = classify(self.blank(scale), self.overrides)
         return tuple(dict.fromkeys(tensor.type for tensor in tensors))
 
     def batch_loss(
@@ -118,7 +129,7 @@ class Task:
         return {
             "model": self.name,
             "shape": asdict(self.make.shape) if isinstance(self.make, ReferenceModel) else None,
-            "parameters": parameters_digest(self.model(base)),
+            "parameters": parameters_digest(self.blank(base)),
             "loss": None if self.loss is None else name_of(self.loss),
             "data": self.data.digest,
             "unit": self.data.unit,

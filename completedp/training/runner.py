@@ -11,9 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 import torch
-from torch import nn
 
-from completedp.apply.plan import Plan
 from completedp.common.checks import check_number
 from completedp.lm.reference import ReferenceModel
 from completedp.tasks.task import Task
@@ -42,22 +40,14 @@ class Runner:
         self._dtype = choose_dtype("auto", self.device)
         self._stacks: dict[Scale, tuple[Stack, int | None]] = {}
         """By scale: a stack, and for how many trials it was made."""
-        self._blanks: dict[tuple[int, int], nn.Module] = {}
-        """Models without memory, which plans are made for."""
         self._why_not: str | None = None
         """What keeps the model out of slots; empty where nothing does."""
 
     def trial(self, recipe: Recipe, scale: Scale, seed: int, key: Key) -> Trial[Key]:
         """A recipe carried to a scale, as something to train."""
         self.task.data.examples(scale.batch)
-        return Trial(plan=self.plan(recipe, scale), seed=seed, steps=scale.steps, key=key)
-
-    def plan(self, recipe: Recipe, scale: Scale) -> Plan:
-        """A recipe carried to a scale, for a model without memory there."""
-        size = scale.width, scale.depth
-        if size not in self._blanks:
-            self._blanks[size] = self.task.model(scale)
-        return self.task.plan(recipe, scale, self._blanks[size])
+        planned = self.task.plan(recipe, scale)
+        return Trial(plan=planned, seed=seed, steps=scale.steps, key=key)
 
     def run(
         self,
@@ -117,10 +107,10 @@ class Runner:
         """Why the model cannot train in slots; empty where it can."""
         if isinstance(self.task.make, ReferenceModel) and self.task.loss is None:
             return ""
-        model = self.task.model(scale)
+        model = self.task.blank(scale)
         if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
             return f"{frozen[0]} is frozen, and a slot draws every tensor"
-        planned = self.task.plan(self.task.recipe(scale), scale, model)
+        planned = self.task.plan(self.task.recipe(scale), scale)
         if "hook" in planned.ways.values():
             return "its residual multipliers are carried by hooks, which all slots would share"
         try:
