@@ -31,22 +31,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from completedp.lm.reference import meta_model
+from completedp.common.errors import CompletedpError
 from completedp.lm.shape import Shape
-from completedp.lm.tokens import Manifest
-from completedp.lm.transformer import ModelConfig
-from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.studies.engines import Bounds
-from completedp.studies.objective import Objective, scaled, study_spec
 from completedp.studies.registry import make_engine
 from completedp.studies.space import Space, make_space
+from completedp.tasks.task import Task, make_task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
-from completedp.training.slots import Slots
+from completedp.training.runner import Runner
+from completedp.training.trials import Stack
 
 CONTEXT, HEAD_DIM = 256, 32
 BASE = Scale(width=64, depth=4, batch=16 * CONTEXT, tokens=16 * CONTEXT * 2048)
-DEEPER = scaled(BASE, Ratios(depth=2, tokens=2))
+DEEPER = BASE.times(Ratios(depth=2, tokens=2))
 UNSEEN = {
     "x2": Ratios(width=2, depth=2, batch=2, tokens=4),
     "500x": Ratios(width=4, depth=2, batch=4, tokens=16),
@@ -65,26 +63,20 @@ GLOBAL_TRIALS = 320
 class Lab:
     """Recipes to losses, in stacks that are made once for each scale."""
 
-    def __init__(self, data: str, recipe: Recipe, slots: int, tiny: bool) -> None:
-        config = StudyConfig(data=data, context=CONTEXT, shape=Shape(head_dim=HEAD_DIM))
-        options = WorkerConfig(slots=slots, compile=not tiny)
-        self.objective = Objective(study_spec(config, recipe), data, options)
-        self.stacks: dict[tuple[Scale, int], Slots] = {}
+    def __init__(self, task: Task, slots: int, tiny: bool) -> None:
+        self.runner = Runner(task, slots=slots, compile=not tiny)
         self.compiling: dict[str, float] = {}
 
-    def stack(self, scale: Scale, count: int) -> Slots:
+    def stack(self, scale: Scale, count: int) -> Stack:
         """The stack of a scale, compiled and recorded."""
-        if (scale, count) not in self.stacks:
-            for other in list(self.stacks):  # the GPU's memory is for one or two at a time
-                if other[0] not in (BASE, scale, DEEPER):
-                    del self.stacks[other]
-            start = time.monotonic()
-            stack = self.objective.slots(scale, count)
-            stack.prepare()
-            self.compiling[f"{scale}, {stack.count} slots"] = time.monotonic() - start
-            print(f"  {scale}: {stack.count} slots, {time.monotonic() - start:.1f} s", flush=True)
-            self.stacks[scale, count] = stack
-        return self.stacks[scale, count]
+        start = time.monotonic()
+        stack = self.runner.stack(scale, count)
+        stack.prepare()
+        name, seconds = f"{scale}, {stack.count} slots", time.monotonic() - start
+        if name not in self.compiling:
+            self.compiling[name] = seconds
+            print(f"  {name}, {seconds:.1f} s", flush=True)
+        return stack
 
     def losses(self, wanted: list[tuple[Recipe, int]], scale: Scale, count: int) -> list[float]:
         """The validation loss of each recipe with its seed; infinite where it diverged."""
@@ -93,12 +85,11 @@ class Lab:
         trials = []
         for index, (recipe, seed) in enumerate(wanted):
             try:
-                trials.append(self.objective.trial_at(recipe, scale, seed, label=index))
-            except ValueError as error:  # a point of no plan
+                trials.append(self.runner.trial(recipe, scale, seed, index))
+            except CompletedpError as error:  # a point of no plan
                 print("   ", error, flush=True)
         for outcome in stack.run(trials):
-            if outcome.valid_loss is not None and math.isfinite(outcome.valid_loss):
-                found[outcome.trial.label] = outcome.valid_loss
+            found[outcome.key] = outcome.loss
         return found
 
 
@@ -107,7 +98,7 @@ class View:
 
     def __init__(self, recipe: Recipe, way: str) -> None:
         self.recipe = recipe
-        wide = [scaled(BASE, ratios) for ratios in UNSEEN.values()]
+        wide = [BASE.times(ratios) for ratios in UNSEEN.values()]
         kind = "type" if way == "groups" else way
         self.space: Space = make_space(recipe, kind, types=recipe.types, scales=wide)
         self.matrix = np.eye(len(self.space.coordinates))
@@ -136,12 +127,9 @@ def _group(coordinate: str) -> str:
     return f"{tunable}/{next(name for name, types in GROUPS.items() if kind in types)}"
 
 
-def usual(vocab: int) -> Recipe:
+def usual(task: Task) -> Recipe:
     """Where the global search starts: usual values, the embedding at about 1."""
-    model = ModelConfig(vocab=vocab, width=BASE.width, depth=BASE.depth, head_dim=HEAD_DIM)
-    recipe = Recipe.for_model(
-        meta_model(model), BASE, lr=2.0**-6.5, init_std=0.1, weight_decay=0.05, token_exponent=0.25
-    )
+    recipe = task.recipe(BASE, lr=2.0**-6.5, init_std=0.1, weight_decay=0.05, token_exponent=0.25)
     log2 = {"init_std/type/embedding": 3.0}
     return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
 
@@ -231,8 +219,9 @@ def main() -> None:
     if args.tiny:
         _shrink()
     args.out.mkdir(parents=True, exist_ok=True)
-    start = usual(Manifest.load(args.data).vocab)
-    lab = Lab(args.data, start, args.slots, args.tiny)
+    shape = Shape(head_dim=HEAD_DIM)
+    task = make_task(None, args.data, context=CONTEXT, shape=shape, z_loss=1e-4)
+    start, lab = usual(task), Lab(task, args.slots, args.tiny)
     path = args.out / "globals.json"
     if not path.exists():
         lab_found = search(
@@ -263,7 +252,7 @@ def judge(lab: Lab, tuned: Recipe, args: argparse.Namespace, where: str) -> None
             wanted |= candidates(tuned, file.stem, np.load(file))
     if args.only is not None:
         wanted = {name: recipe for name, recipe in wanted.items() if name in args.only}
-    for label, scale in (("base", BASE), (where, scaled(BASE, UNSEEN[where]))):
+    for label, scale in (("base", BASE), (where, BASE.times(UNSEEN[where]))):
         known = verdict.setdefault(label, {})
         todo = [(n, s) for n in wanted for s in range(args.seeds) if str(s) not in known.get(n, {})]
         began = time.monotonic()
@@ -283,7 +272,7 @@ def _shrink() -> None:
     global BASE, DEEPER, CONTEXT, HEAD_DIM, GLOBAL_TRIALS
     CONTEXT, HEAD_DIM, GLOBAL_TRIALS = 16, 8, 8
     BASE = Scale(width=16, depth=2, batch=64, tokens=64 * 30)
-    DEEPER = scaled(BASE, Ratios(depth=2, tokens=2))
+    DEEPER = BASE.times(Ratios(depth=2, tokens=2))
     torch.set_num_threads(1)
 
 
