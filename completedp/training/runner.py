@@ -54,10 +54,14 @@ class Runner:
 
     def plan(self, recipe: Recipe, scale: Scale) -> Plan:
         """A recipe carried to a scale, for a model without memory there."""
+        return self.task.plan(recipe, scale, self.blank(scale))
+
+    def blank(self, scale: Scale) -> nn.Module:
+        """The model at a scale without memory, made once."""
         size = scale.width, scale.depth
         if size not in self._blanks:
             self._blanks[size] = self.task.model(scale)
-        return self.task.plan(recipe, scale, self._blanks[size])
+        return self._blanks[size]
 
     def run(
         self,
