@@ -18,21 +18,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from completedp.lm.reference import meta_model
 from completedp.lm.shape import Shape
-from completedp.lm.tokens import Manifest
-from completedp.lm.transformer import ModelConfig
 from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.studies.ladder import measure
 from completedp.studies.objective import Objective
-from completedp.studies.run import best, open_study, run_study
+from completedp.studies.run import best, open_study, spec_from
 from completedp.studies.stopping import MARK, SMOOTHED_OVER
 from completedp.studies.store import Store, Study
+from completedp.studies.worker import work
+from completedp.tasks.config import Sources
+from completedp.tasks.task import Task, task_from
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
@@ -43,28 +44,28 @@ TINY = {"width": 16, "depth": 2, "context": 16, "sequences": 4, "steps": 30, "he
 SMALL = {"width": 64, "depth": 4, "context": 256, "sequences": 16, "steps": 512, "head_dim": 32}
 
 
-def usual_recipe(vocab: int, size: dict[str, int]) -> Recipe:
+def usual_recipe(task: Task, size: dict[str, int]) -> Recipe:
     """Where the global search starts."""
     batch = size["context"] * size["sequences"]
     base = Scale(
         width=size["width"], depth=size["depth"], batch=batch, tokens=batch * size["steps"]
     )
-    shape = {name: size[name] for name in ("width", "depth", "head_dim")}
-    model = meta_model(ModelConfig(vocab=vocab, **shape))
-    return Recipe.for_model(model, base, lr=2.0**-6, init_std=0.1, weight_decay=0.05)
+    return task.recipe(base, lr=2.0**-6, init_std=0.1, weight_decay=0.05)
 
 
 def search(
-    store: Store, name: str, start: Recipe, size: dict[str, int], data: str, **options: Any
+    store: Store, name: str, start: Recipe, config: StudyConfig, task: Task, **options: Any
 ) -> Study:
     """Run one study, or what is left of it."""
-    config = StudyConfig(
-        data=data, context=size["context"], shape=Shape(head_dim=size["head_dim"]), **options
-    )
-    study = open_study(store, name, config, start)
-    run_study(study, data, WorkerConfig())
+    study = open_study(store, name, spec_from(replace(config, **options), task, start))
+    work(study, objective_of(study, config.data))
     print(f"{name}: {study.counts()}", flush=True)
     return study
+
+
+def objective_of(study: Study, data: str) -> Objective:
+    """A study's trials on this machine."""
+    return Objective.of(study, Sources(data=data), WorkerConfig())
 
 
 def recommended(study: Study, objective: Objective, after: int) -> np.ndarray:
@@ -131,16 +132,20 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     size = TINY if args.tiny else SMALL
+    shape = Shape(head_dim=size["head_dim"])
+    config = StudyConfig(data=args.data, context=size["context"], shape=shape)
+    task = task_from(config)
     with Store(str(args.out / "search.db")) as store:
         start_path = args.out / "globals.json"
-        usual = usual_recipe(Manifest.load(args.data).vocab, size)
+        usual = usual_recipe(task, size)
         if args.space == "global":
             start = usual
         else:
             options = {"space": "global", "trials": args.global_trials, "stop_early": False}
-            tuned = search(store, "global", usual, size, args.data, **options)
+            tuned = search(store, "global", usual, config, task, **options)
             if not start_path.exists():
-                best(tuned, args.data, WorkerConfig(), seeds=args.fresh).recipe.save(start_path)
+                found = best(tuned, objective_of(tuned, args.data), seeds=args.fresh)
+                found.recipe.save(start_path)
             start = Recipe.load(start_path)
         ways = {
             PAPER: {"engine": "trust-region", "trials": args.trials, "stop_early": False},
@@ -153,8 +158,8 @@ def main() -> None:
                 store,
                 f"{way}, {seed}",
                 start,
-                size,
-                args.data,
+                config,
+                task,
                 seed=seed,
                 space=args.space,
                 **options,
@@ -163,16 +168,16 @@ def main() -> None:
             for way, options in ways.items()
             if not way.startswith(PAPER) or seed in args.paper_seeds
         }
-        objective = Objective(next(iter(studies.values())).spec, args.data, WorkerConfig())
+        objective = objective_of(next(iter(studies.values())), args.data)
         candidates = {"start": start}
         for (way, seed), study in studies.items():
-            mine = Objective(study.spec, args.data, WorkerConfig())
+            mine = objective_of(study, args.data)
             finished = study.counts()["finished"]
             for after in sorted({look for look in LOOKS if look < finished} | {finished}):
                 point = recommended(study, mine, after)
                 candidates[f"{way}, seed {seed}, {after}"] = mine.space.recipe(start, point)
         fresh = [2_000_003 + seed for seed in range(args.fresh)]
-        rung = measure(objective, candidates, start.base, fresh)
+        rung = measure(objective.runner, candidates, start.base, fresh)
         found = {
             s.candidate: {
                 "mean": s.mean if math.isfinite(s.mean) else None,

@@ -8,7 +8,7 @@ tiny model on a CPU. Each bar is a trial in its slot; what is blank was idle.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from completedp.apply.plan import plan
-from completedp.lm.batches import TokenDataset
 from completedp.lm.prepare import prepare_source
-from completedp.lm.reference import meta_model
-from completedp.lm.transformer import ModelConfig
-from completedp.theory.recipe import Recipe
+from completedp.lm.shape import Shape
+from completedp.tasks.task import make_task
 from completedp.theory.scale import Scale
-from completedp.training.slots import Slots, Trial
+from completedp.training.slots import Slots
+from completedp.training.trials import Trial
 
 CONTEXT, SEQUENCES, COUNT = 32, 4, 6
 COLOURS = {"ok": "#4c78a8", "diverged": "#e45756", "stopped": "#f2b134"}
@@ -38,36 +36,36 @@ class Watched(Slots):
         super().__init__(*arguments, **options)
         self.starts: dict[Any, tuple[int, int]] = {}
 
-    def fill(self, slot: int, trial: Trial) -> None:
+    def fill(self, slot: int, trial: Trial[int]) -> None:
         """Note the slot and the step, and fill it."""
-        self.starts[trial.label] = (slot, self.slot_steps // self.count)
+        self.starts[trial.key] = (slot, self.slot_steps // self.count)
         super().fill(slot, trial)
 
 
 def main(out: str) -> None:
     """Train the mixed trials and draw them."""
     scale = Scale(width=32, depth=2, batch=CONTEXT * SEQUENCES, tokens=CONTEXT * SEQUENCES * 200)
-    blank = meta_model(ModelConfig(vocab=257, width=32, depth=2, head_dim=16))
-    recipe = Recipe.for_model(blank, scale, lr=2.0**-7)
-    tame, wild = plan(blank, recipe, scale), plan(blank, recipe.with_values(lr=1e4), scale)
-    trials = [
-        Trial(plan=wild if n % 7 == 3 else tame, seed=n, steps=60 + 35 * (n * 5 % 6), label=n)
-        for n in range(30)
-    ]
     with tempfile.TemporaryDirectory() as folder:
         prepare_source("stdlib", folder, valid_fraction=0.01)
-        data = TokenDataset(folder, "train", CONTEXT)
-        slots = Watched(blank, COUNT, data, None, sequences=SEQUENCES, max_steps=300)
-        ended = list(slots.run(trials, stop=lambda running: [t.label % 8 == 6 for t, _ in running]))
+        task = make_task(None, folder, context=CONTEXT, shape=Shape(head_dim=16))
+        recipe, blank = task.recipe(scale, lr=2.0**-7), task.model(scale)
+        tame, wild = (task.plan(recipe.with_values(lr=lr), scale, blank) for lr in (2.0**-7, 1e4))
+        trials = [
+            Trial(plan=wild if n % 7 == 3 else tame, seed=n, steps=60 + 35 * (n * 5 % 6), key=n)
+            for n in range(30)
+        ]
+        sizes = {"examples": SEQUENCES, "max_steps": 300, "count": COUNT, "eval_examples": 0}
+        slots = Watched(blank, task.data, **sizes)
+        ended = list(slots.run(trials, stop=lambda running: [t.key % 8 == 6 for t, _ in running]))
     figure, panel = plt.subplots(figsize=(8.5, 2.6), layout="constrained")
     for outcome in ended:
-        slot, start = slots.starts[outcome.trial.label]
+        slot, start = slots.starts[outcome.key]
         later = [s for where, s in slots.starts.values() if where == slot and s > start]
         end = min(later, default=slots.slot_steps // COUNT)
         if outcome.status == "ok":
             end = min(end, start + outcome.trial.steps)
         panel.barh(slot, end - start, left=start, color=COLOURS[outcome.status], edgecolor="white")
-        panel.text((start + end) / 2, slot, str(outcome.trial.label), ha="center", va="center")
+        panel.text((start + end) / 2, slot, str(outcome.key), ha="center", va="center")
     for status, colour in COLOURS.items():
         panel.bar(0, 0, color=colour, label=status)
     panel.set_xlabel("step of the stack")
@@ -82,4 +80,6 @@ def main(out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "docs/slots.svg")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("out", nargs="?", default="docs/slots.svg")
+    main(parser.parse_args().out)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from completedp.studies.engines import Proposal
 from completedp.studies.store import Store, Study
 
 DIMENSIONS, STEPS = 79, 200
@@ -27,9 +28,10 @@ LEASE_SECONDS = 3600.0
 CURVE = np.linspace(5.0, 4.0, STEPS).tolist()
 
 
-def propose(number: int) -> tuple[np.ndarray, int]:
+def propose(number: int) -> Proposal:
     """Any point."""
-    return np.random.default_rng(number).normal(size=DIMENSIONS), number
+    point = np.random.default_rng(number).normal(size=DIMENSIONS)
+    return Proposal(point=point, seed=number)
 
 
 def cycles(study: Study, count: int) -> list[float]:

@@ -15,22 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from completedp.evidence.config import SweepConfig
-from completedp.evidence.sweep import sweep, sweep_text
-from completedp.lm.reference import meta_model
-from completedp.lm.tokens import Manifest
-from completedp.lm.transformer import ModelConfig
+from completedp.evidence.sweep import sweep_from
+from completedp.lm.shape import Shape
+from completedp.studies.config import WorkerConfig
+from completedp.tasks.task import make_task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 BASE = Scale(width=64, depth=2, batch=16 * 256, tokens=16 * 256 * 1024)
 
 
-def base_recipe(vocab: int) -> Recipe:
+def base_recipe(data: str) -> Recipe:
     """Usual values; the embedding starts near 1, so that the first blocks do not drown it."""
-    model = ModelConfig(vocab=vocab, width=BASE.width, depth=BASE.depth, head_dim=32)
-    recipe = Recipe.for_model(
-        meta_model(model), BASE, lr=2.0**-7, weight_decay=0.05, eps=1e-10, init_std=0.1
-    )
+    task = make_task(None, data, shape=Shape(head_dim=32))
+    recipe = task.recipe(BASE, lr=2.0**-7, weight_decay=0.05, eps=1e-10, init_std=0.1)
     log2 = {"init_std/type/embedding": 3.0}
     return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
 
@@ -43,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
-    base_recipe(Manifest.load(arguments.data).vocab).save(out / "recipe.json")
+    base_recipe(arguments.data).save(out / "recipe.json")
     config = SweepConfig(
         data=arguments.data,
         out=str(out),
@@ -53,7 +51,7 @@ def main() -> None:
         factors=(1, 2, 4, 8),
         parameterisations=("completedp", "mup", "sp"),
     )
-    print(sweep_text(config, sweep(config)))
+    print(sweep_from(config, WorkerConfig()))
 
 
 if __name__ == "__main__":

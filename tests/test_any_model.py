@@ -301,6 +301,30 @@ def test_the_command_line_searches_a_users_model(tmp_path: Path) -> None:
     assert cdp.Recipe.load(out).overrides == own.VIT_OVERRIDES
 
 
+def test_the_command_line_takes_functions_and_configs(tokens: str, tmp_path: Path) -> None:
+    """A nanoGPT by name and a Qwen3 by its config are searched by one command each."""
+    from transformers import Qwen3Config
+
+    own.qwen3_config(Qwen3Config, 32, 3).save_pretrained(tmp_path / "qwen3")
+    settings = ["--data", tokens, "--context", str(CONTEXT), "--eval-sequences", "8", *sized(TEXT)]
+    for model in ("own_models:nano", f"hf:{tmp_path / 'qwen3'}"):
+        store = str(tmp_path / f"{model.split(':')[0]}.db")
+        said = run(
+            "search",
+            "start",
+            "--model",
+            model,
+            "--trials",
+            "3",
+            "--store",
+            store,
+            "--json",
+            *settings,
+            *ALONE,
+        )
+        assert json.loads(said.stdout)["counts"]["finished"] == 3
+
+
 def finished(tmp_path: Path) -> int:
     with Store(str(tmp_path / "s.db")) as store:
         names = store.studies()

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from helpers import error_of
 from studies import BASE, LONG, finished_once, make_recipe, objective_of, settings, write_tokens
+from torch import nn
 
+from completedp.common.errors import CompletedpError
 from completedp.studies import worker
 from completedp.studies.cells import (
     NAME,
@@ -27,8 +29,9 @@ from completedp.studies.spec import Site, StudySpec
 from completedp.studies.status import status
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import Fold, Progress, work
-from completedp.tasks.task import task_from
+from completedp.tasks.task import Task, task_from
 from completedp.theory.rules import Rules
+from completedp.theory.scale import Scale
 from completedp.training.slots import Slots
 from completedp.training.trials import Trial
 
@@ -267,6 +270,26 @@ def test_a_cell_without_a_plan_is_impossible(data: str, store: Store) -> None:
     work(study, objective_of(study, data))
     assert [row.status for row in study.trials()] == ["impossible", "ok"]
     assert "1 impossible, the first: " in status(study).lines()
+
+
+def test_a_machine_that_cannot_make_the_model_spoils_nothing(
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that fails here alone ends the worker with one line, and the trial is given back."""
+    study = make_cells(store, data, [CELLS[0], CELLS[8]])
+    objective, make = objective_of(study, data), Task.model
+
+    def broken(self: Task, scale: Scale, *_: Any) -> nn.Module:
+        if scale == WIDE:
+            raise CompletedpError("no file here")
+        return make(self, scale)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Task, "model", broken)
+        assert error_of(work, study, objective) == "no file here"
+    assert (study.counts()["expired"], study.counts()["finished"]) == (1, 0)
+    work(study, objective_of(study, data))
+    assert [(row.status, row.attempt) for row in study.trials()] == [("ok", 1)] * 2
 
 
 def test_a_list_is_no_search(data: str, store: Store) -> None:

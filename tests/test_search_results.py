@@ -331,11 +331,12 @@ def test_the_start_is_kept_when_nothing_beats_it(
     assert found.recipe.values == make_recipe().values
 
 
+@pytest.mark.parametrize("engine", ["random", "recombine"])
 def test_equal_candidates_are_measured_once(
-    data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+    data: str, store: Store, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    """A recommendation that is the best trial, or the start, is one candidate."""
-    study = make_study(store, data, trials=8, engine="random")
+    """A recommendation that is the best trial up to rounding, or the start, is one candidate."""
+    study = make_study(store, data, trials=8, engine=engine)
     planted(study, data, [2.5, 2.6])
     measured = plant_ladder(monkeypatch, lambda name, ratio: [2.0])
     assert best(study, objective_of(study, data), seeds=1).chosen == START

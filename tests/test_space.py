@@ -154,3 +154,18 @@ def test_impossible_spaces() -> None:
     large = replace(BASE_SCALE, batch=BASE_SCALE.batch * 16)
     said = error_of(make_space, RECIPE, "type", scales=[large])
     assert "no room at one_minus_beta1/type/embedding" in said
+
+
+def test_single_coordinates_are_searched_beside_the_rest() -> None:
+    """Coordinates that are named are searched as they are, each once, with those of the space."""
+    named = ("lr", "lr/type/qkv", "residual/depth/2", "lr/global", "warmup")
+    found = make_space(RECIPE, "global", tunables=named)
+    assert found.coordinates == (
+        "lr/global",
+        "lr/type/qkv",
+        "residual/depth/2",
+        "schedule/warmup",
+    )
+    assert "lr/type/nothing" in error_of(
+        make_space, RECIPE, "global", tunables=("lr/type/nothing",)
+    )

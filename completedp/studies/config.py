@@ -49,7 +49,8 @@ class StudyConfig(BaseConfig):
     space: SpaceKind = "kronecker"
     """How depth is handled: global, type, paper, kronecker (type x depth) or full."""
     tunables: tuple[str, ...] = TUNABLE
-    """What is tuned; `warmup` and `final` are the schedule's."""
+    """What is tuned: hyperparameters, warmup and final of the schedule, or single coordinates such
+    as lr/type/qkv, residual/depth/3."""
     reach: float = REACH
     """Octaves a coordinate may go from its start."""
     target: tuple[str, ...] = ()

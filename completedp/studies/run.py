@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from completedp.common.errors import CompletedpError
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.config import BaseConfig, StudyConfig
@@ -20,6 +22,8 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
 
 RECOMMENDED, LUCKIEST = "recommended", "best trial"
+_SAME = 1e-9
+"""Octaves that points may be apart and still be one: a mean of one point is it up to rounding."""
 
 
 def open_study(store: Store, name: str, spec: StudySpec) -> Study:
@@ -131,11 +135,11 @@ def best(
         RECOMMENDED: fold.engine.recommend(),
         LUCKIEST: fold.engine.best_point,
     }
-    candidates: dict[str, Recipe] = {}
+    different: dict[str, np.ndarray] = {}
     for name, point in points.items():
-        recipe = objective.space.recipe(base, point)
-        if recipe not in candidates.values():
-            candidates[name] = recipe
+        if not any(np.allclose(point, other, rtol=0, atol=_SAME) for other in different.values()):
+            different[name] = point
+    candidates = {name: objective.space.recipe(base, point) for name, point in different.items()}
     scales = [base.base, *rungs]
     climbed = climb(objective.runner, candidates, scales, seeds=seeds, progress=progress)
     chosen = climbed[-1].standings[0]

@@ -87,16 +87,19 @@ def make_space(
 ) -> Space:
     """The space of that kind around a recipe.
 
+    A tunable may also be a coordinate (`lr/type/qkv`), which is then searched as it is.
     `types` are the model's own module types, of which a recipe may know more. `scales` are where
     results are to be used.
     """
     if kind not in KINDS:
         raise CompletedpError(f"unknown space {kind!r}: choose from {', '.join(KINDS)}")
     for tunable in tunables:
-        if tunable not in (*TUNABLE, *SCHEDULED):
+        if "/" in tunable:
+            check_coordinates(recipe, [tunable])
+        elif tunable not in (*TUNABLE, *SCHEDULED):
             raise CompletedpError(
                 f"unknown hyperparameter {tunable!r}: choose from "
-                f"{', '.join((*TUNABLE, *SCHEDULED))}"
+                f"{', '.join((*TUNABLE, *SCHEDULED))}, or name a coordinate such as lr/type/qkv"
             )
     if not tunables or len(set(tunables)) < len(tunables):
         raise CompletedpError(f"tunables = {list(tunables)} must name one or more, each once")
@@ -105,7 +108,8 @@ def make_space(
     if recipe.values.weight_decay == 0:  # no multiplier changes it
         tunables = [tunable for tunable in tunables if tunable != "weight_decay"]
     types, depth = tuple(types or recipe.types), recipe.base.depth
-    names = tuple(name for t in tunables for name in _coordinates(t, kind, types, depth))
+    every = (name for t in tunables for name in _coordinates(t, kind, types, depth))
+    names = tuple(dict.fromkeys(every))  # what is named twice is one coordinate
     for name in names:
         if name.startswith(_SCHEDULE):
             _scheduled(recipe, name)
@@ -188,6 +192,8 @@ def check_coordinates(recipe: Recipe, names: Sequence[str]) -> None:
 def _coordinates(tunable: str, kind: str, types: Sequence[str], depth: int) -> list[str]:
     if tunable in SCHEDULED:
         return [f"{_SCHEDULE}{tunable}"]
+    if "/" in tunable:
+        return [tunable]
     if kind == "global":
         return [f"{tunable}/global"]
     tuned = _tuned_types(tunable, types)

@@ -97,6 +97,8 @@ def work(
             """The next trial to train; points of no plan are written down on the way."""
             while (claim := study.claim(name, fold.propose, lease_seconds=lease)) is not None:
                 held.add(claim)
+                # A model that this machine cannot make is no fault of the point: raised as it is.
+                objective.task.blank(objective.site(claim.site).scale)
                 try:
                     return objective.trial(claim)
                 except CompletedpError as error:
