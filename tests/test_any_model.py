@@ -1,5 +1,6 @@
 """Any model in every verb: searched, swept and trained from Python and from the command line."""
 
+import json
 import signal
 import subprocess
 import sys
