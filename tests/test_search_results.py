@@ -124,6 +124,7 @@ def test_csv_holds_every_trial(data: str, store: Store, tmp_path: Path) -> None:
     assert [line["state"] for line in found] == ["finished"] * 3 + ["running"]
     assert [line["status"] for line in found] == ["ok", "diverged", "ok", ""]
     assert [int(line["seed"]) for line in found] == [r.seed for r in rows]
+    assert [int(line["site"]) for line in found] == [0] * 4
     stamp = time.strptime(found[0]["finished_at"], "%Y-%m-%dT%H:%M:%SZ")
     assert abs(calendar.timegm(stamp) - time.time()) < LONG
     assert found[3]["finished_at"] == ""

@@ -46,6 +46,8 @@ LONGER = replace(TARGET, tokens=TARGET.tokens * 3 // 2)
 TRIALS = {"global": 64, "kronecker": 80}
 CONFIRM_SEEDS, TARGET_SEEDS = 3, 2
 OPTIONS = WorkerConfig(device="cpu")
+SMOOTHED_OVER = 10
+"""Steps, where curves are drawn."""
 
 
 def quickstart(out: Path) -> dict[str, Any]:
@@ -214,16 +216,24 @@ def _report(
     )
     curves = {}
     for name, run in runs.items():
-        mean = np.mean([curve for curve in run["curves"] if len(curve)], axis=0)
-        smooth = np.convolve(mean, np.ones(10) / 10, mode="valid")
-        tokens = (np.arange(len(smooth)) + 10) * TARGET.batch
-        curves[name] = (tokens.tolist(), smooth.tolist())
+        smooth = smoothed(run["curves"])
+        tokens = (np.arange(len(smooth)) + SMOOTHED_OVER) * TARGET.batch
+        curves[name] = (tokens.tolist(), smooth)
     report.figure(curves_svg(curves, "tokens", "training loss, nats per byte"))
     report.heading("The recipe, at the target")
     report.paragraph("recipe-kronecker.json; every value with its factors: completedp plan.")
     report.preformatted(str(task.plan(modules, TARGET)))
     report.paragraph(f"The global values it started from: {tuned.values}.")
     report.write(page)
+
+
+def smoothed(curves: Sequence[Sequence[float]]) -> list[float]:
+    """The mean curve over some steps at a time, to where the first of them diverged."""
+    common = min(map(len, curves))
+    if common < SMOOTHED_OVER:
+        return []
+    mean = np.mean([curve[:common] for curve in curves], axis=0)
+    return np.convolve(mean, np.ones(SMOOTHED_OVER) / SMOOTHED_OVER, mode="valid").tolist()
 
 
 def _mean(losses: Sequence[float | None]) -> float:

@@ -22,7 +22,7 @@ def export_csv(study: Study, path: Path) -> int:
     """Every trial as a row; returns how many."""
     names = study.spec["space"]["coordinates"]
     rows = study.trials(curves=False)
-    head = ("number", "state", "status", "loss", "steps", "seed", "attempt", "worker")
+    head = ("number", "state", "status", "loss", "steps", "site", "seed", "attempt", "worker")
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*head, "started_at", "finished_at", *names])
@@ -98,7 +98,7 @@ def _optuna_trial(optuna: Any, row: TrialRow, ranges: dict[str, Any]) -> Any:
         params=dict(zip(ranges, (float(x) for x in point), strict=True)),
         distributions=ranges,
         value=row.loss if whole else None,
-        user_attrs={"status": row.status, "seed": row.seed, "worker": row.worker},
+        user_attrs={name: getattr(row, name) for name in ("status", "site", "seed", "worker")},
     )
 
 
