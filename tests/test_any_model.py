@@ -262,13 +262,13 @@ def vit_options(tmp_path: Path) -> list[str]:
 
 
 OVERRIDES = ["--override", *(f"{pattern}={kind}" for pattern, kind in own.VIT_OVERRIDES.items())]
-ALONE = ["--no-compile", "--device", "cpu", "--slots", "2"]
+ALONE = ["--no-compile", "--device", "cpu", "--slots", "2", "--lease", "2"]
 
 
 def test_the_command_line_searches_a_users_model(tmp_path: Path) -> None:
     """start, worker and best of a ViT from the command line; killed with -9, start goes on."""
     start = [*COMMAND, "search", "start", *vit_options(tmp_path), *OVERRIDES, *ALONE]
-    start += ["--eval-sequences", "8", *sized(replace(IMAGES, tokens=8 * 200))]
+    start += ["--eval-sequences", "8", *sized(replace(IMAGES, tokens=8 * 60))]
     victim = subprocess.Popen(
         [*start, "--trials", "40"], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -291,7 +291,7 @@ def test_the_command_line_searches_a_users_model(tmp_path: Path) -> None:
             lambda c: c.exec_driver_sql(f"UPDATE completedp_studies SET budget = {before + 2}"),
             write=True,
         )
-    run("search", "worker", *vit_options(tmp_path), *ALONE, "--lease", "1")
+    run("search", "worker", *vit_options(tmp_path), *ALONE)
     with Store(str(tmp_path / "s.db")) as store:
         rows = store.study().trials()
     assert all(row.state == "finished" for row in rows)

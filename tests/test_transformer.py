@@ -9,7 +9,7 @@ from helpers import error_of
 from models import VOCAB, make_model, make_plan, make_recipe, token_batches
 from torch import Tensor
 
-from completedp.lm.transformer import ModelConfig, Transformer
+from completedp.lm.transformer import ModelConfig, Transformer, rotary_angles
 from completedp.theory.rules import Rules
 
 TOKENS = token_batches(1, seed=5)[0]
@@ -252,3 +252,13 @@ def test_config_as_plain_values() -> None:
     """A configuration goes through a dict and back."""
     config = make_model(device="meta", mlp="swiglu").config
     assert ModelConfig(**config.to_dict()) == config
+
+
+def test_angles_are_constants_to_the_compiler() -> None:
+    """The rotary tables are marked as torch's own decorator would mark them."""
+
+    @torch.compiler.assume_constant_result
+    def marked() -> None: ...
+
+    assert vars(marked).items() <= vars(rotary_angles).items()
+    assert vars(marked)

@@ -211,12 +211,16 @@ class Transformer(nn.Module):
         return x_BTD.to(self.compute_dtype or x_BTD.dtype)
 
 
-@torch.compiler.assume_constant_result  # else every kernel that rotates computes them again
 def rotary_angles(
     length: int, head_dim: int, theta: float, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines of shape [T, 1, K/2]; no buffer, so `to_empty` is safe."""
     return _rotary_table(length, head_dim, theta, device, dtype)
+
+
+# Else every kernel that rotates computes them again. This is what torch's assume_constant_result
+# does; calling it would import the compiler, two seconds that most commands have no use for.
+rotary_angles._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=8)
