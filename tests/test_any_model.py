@@ -17,6 +17,8 @@ from studies import write_tokens
 from torch import Tensor, nn
 
 import completedp as cdp
+from completedp.lm.reference import ReferenceModel
+from completedp.lm.shape import Shape
 from completedp.studies.session import search
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store
@@ -330,3 +332,18 @@ def finished(tmp_path: Path) -> int:
     with Store(str(tmp_path / "s.db")) as store:
         names = store.studies()
         return store.study().counts()["finished"] if names else 0
+
+
+def test_python_and_the_command_line_mean_the_same_study(tokens: str, tmp_path: Path) -> None:
+    """A search begun by the command goes on from Python, of a user's model and the reference."""
+    settings = ["--data", tokens, "--context", str(CONTEXT), "--eval-sequences", "8", *sized(TEXT)]
+    options: dict[str, Any] = {"base": TEXT, "data": tokens, "context": CONTEXT}
+    cases = {
+        "own": (["--model", "own_models:nano"], own.nano),
+        "reference": (["--head-dim", "8"], ReferenceModel(vocab=257, shape=Shape(head_dim=8))),
+    }
+    for name, (model, make) in cases.items():
+        store = str(tmp_path / f"{name}.db")
+        run("search", "start", "--trials", "1", "--store", store, *model, *settings, *ALONE)
+        with search(make, **options, trials=2, store=store, eval_examples=8, **QUICK) as study:
+            assert len({row.worker for row in study.trials()}) == 2

@@ -56,7 +56,7 @@ def quickstart(out: Path) -> dict[str, Any]:
     data = str(out / "data")
     _say("1/4 tokens from the standard library's sources")
     prepare_source("stdlib", data, tokenizer="bytes", valid_fraction=0.03)
-    task = make_task(None, data, context=CONTEXT, shape=SHAPE, z_loss=1e-4)
+    task = make_task(None, data, context=CONTEXT, shape=SHAPE)
     usual = task.recipe(
         BASE, lr=2.0**-7.5, init_std=0.05, provenance={"tuned_by": "completedp quickstart"}
     )

@@ -36,6 +36,7 @@ from completedp.studies.session import work_shown
 from completedp.studies.space import Space, check_coordinates
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store, Study
+from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, Task, make_task
 from completedp.theory.recipe import Recipe
@@ -110,7 +111,7 @@ def sweep(
     loss: ModelLoss | str | None = None,
     overrides: Mapping[str, str] | None = None,
     context: int | None = None,
-    eval_examples: int = 256,
+    eval_examples: int = EVAL_EXAMPLES,
     slots: int | None = None,
     device: str = "auto",
     compile: bool = True,

@@ -16,6 +16,7 @@ from completedp.studies.run import Best, best, open_study
 from completedp.studies.status import Status, status
 from completedp.studies.store import Store, Study, TrialRow
 from completedp.studies.worker import Fold, Progress, work
+from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, make_task
 from completedp.theory.hparams import TUNABLE
@@ -44,7 +45,7 @@ def search(
     engine: str = DEFAULT_ENGINE,
     seed: int = 0,
     stop_early: bool = False,
-    eval_examples: int = 256,
+    eval_examples: int = EVAL_EXAMPLES,
     slots: int | None = None,
     device: str = "auto",
     compile: bool = True,

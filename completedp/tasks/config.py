@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from completedp.common.checks import check_number, check_path
 from completedp.lm.shape import Shape
 
+Z_LOSS = 1e-4
+"""The reference model's, where nothing else is said."""
+EVAL_EXAMPLES = 256
+"""Held-out examples that a model is judged on, where nothing else is said."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
@@ -32,9 +37,9 @@ class TaskConfig(Sources):
     """REGEX=TYPE: tensors of your model whose names match are of that module type."""
     context: int | None = None
     """Tokens per sequence: 256 for text; 1 for your own data, whose batch is then in examples."""
-    z_loss: float = 1e-4
-    """Weight of the z-loss."""
-    eval_sequences: int = 256
+    z_loss: float = Z_LOSS
+    """Weight of the reference model's z-loss."""
+    eval_sequences: int = EVAL_EXAMPLES
     """Validation sequences, or examples, the same ones every time."""
     shape: Shape = field(default_factory=Shape)
     """The reference model's shape."""

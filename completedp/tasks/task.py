@@ -23,7 +23,7 @@ from completedp.lm.loss import Loss
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
 from completedp.lm.transformer import Transformer
-from completedp.tasks.config import Sources, TaskConfig
+from completedp.tasks.config import EVAL_EXAMPLES, Z_LOSS, Sources, TaskConfig
 from completedp.tasks.data import Data, make_data
 from completedp.tasks.losses import ModelLoss, next_token_loss, transformer_loss
 from completedp.tasks.sources import function_from, maker_from, name_of, overrides_from, short
@@ -45,9 +45,9 @@ class Task:
     data: Data
     loss: ModelLoss | None = None
     """None is next-token cross-entropy of the logits."""
-    z_loss: float = 0.0
+    z_loss: float = Z_LOSS
     """Weight of the z-loss, of the reference model alone."""
-    eval_examples: int = 256
+    eval_examples: int = EVAL_EXAMPLES
     """Held-out examples that a model is judged on."""
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Module types by regular expression, for tensors that cannot be told by structure."""
@@ -126,14 +126,16 @@ class Task:
 
     def identity(self, base: Scale) -> dict[str, Any]:
         """What a trial's outcome depends on besides its values, as plain JSON."""
+        blank = self.blank(base)
+        has_z_loss = isinstance(blank, Transformer) and self.loss is None
         return {
             "model": self.name,
             "shape": asdict(self.make.shape) if isinstance(self.make, ReferenceModel) else None,
-            "parameters": parameters_digest(self.blank(base)),
+            "parameters": parameters_digest(blank),
             "loss": None if self.loss is None else name_of(self.loss),
             "data": self.data.digest,
             "unit": self.data.unit,
-            "z_loss": self.z_loss,
+            "z_loss": self.z_loss if has_z_loss else None,
             "eval_examples": self.eval_examples,
             "overrides": dict(self.overrides),
         }
@@ -147,8 +149,8 @@ def make_task(
     context: int | None = None,
     shape: Shape | None = None,
     head_dim: int | None = None,
-    z_loss: float = 0.0,
-    eval_examples: int = 256,
+    z_loss: float = Z_LOSS,
+    eval_examples: int = EVAL_EXAMPLES,
     overrides: Mapping[str, str] | None = None,
 ) -> Task:
     """A task from what a user gives: functions, or their names on the command line.
@@ -208,7 +210,7 @@ def same_task(sources: Sources, identity: Mapping[str, Any], head_dim: int | Non
         context=identity["unit"],
         shape=None if shape is None else Shape(**shape),
         head_dim=head_dim,
-        z_loss=identity["z_loss"],
+        z_loss=identity["z_loss"] or 0.0,
         eval_examples=identity["eval_examples"],
         overrides=identity["overrides"],
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.sources import name_of
 from completedp.tasks.task import MakeModel, make_task
@@ -25,7 +26,7 @@ def train(
     loss: ModelLoss | str | None = None,
     overrides: Mapping[str, str] | None = None,
     context: int | None = None,
-    eval_examples: int = 256,
+    eval_examples: int = EVAL_EXAMPLES,
     quiet: bool = False,
     **options: Any,
 ) -> loop.Result:
