@@ -1,10 +1,12 @@
 """Any model in every verb: searched, swept and trained from Python and from the command line."""
 
+import itertools
 import json
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -347,3 +349,52 @@ def test_python_and_the_command_line_mean_the_same_study(tokens: str, tmp_path: 
         run("search", "start", "--trials", "1", "--store", store, *model, *settings, *ALONE)
         with search(make, **options, trials=2, store=store, eval_examples=8, **QUICK) as study:
             assert len({row.worker for row in study.trials()}) == 2
+
+
+def test_a_stream_that_ends_is_no_trial(tokens: str) -> None:
+    """Data that end, or change their size, are one line, in slots, alone and in the loop."""
+
+    def short(split: str, examples: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        source = own.masked_text(split, examples, seed)
+        return itertools.islice(source, 5) if split == "train" else source
+
+    def uneven(split: str, examples: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for step, (inputs, labels) in enumerate(own.masked_text(split, examples, seed)):
+            keep = examples - (step == 3 and split == "train")
+            yield inputs[:keep], labels[:keep]
+
+    for data, said in ((short, "ended after 5 batches"), (uneven, "batch 3 of the data")):
+        task = make_task(own.masked, data, loss=own.masked_loss, context=CONTEXT, eval_examples=8)
+        runner = Runner(task, slots=2, device="cpu", compile=False)
+        trial = runner.trial(task.recipe(TEXT), TEXT, 0, None)
+        alone = OneAtATime(task, TEXT, device=choose_device("cpu"), dtype=torch.float32)
+        assert said in error_of(lambda: list(runner.run([trial], TEXT)))
+        assert said in error_of(lambda: list(alone.run([trial])))
+
+
+def test_train_refuses_options_that_it_would_not_use(tokens: str, tmp_path: Path) -> None:
+    """What belongs to the recipe or the task is refused, not swallowed."""
+    task, base = task_of("nano", tokens)
+    arguments = (own.nano, task.recipe(base), base, tokens, tmp_path / "run")
+    assert "'lr'" in error_of(cdp.train, *arguments, context=CONTEXT, lr=0.1)
+
+
+def test_the_command_line_trains_on_images(tmp_path: Path) -> None:
+    """`train` of a ViT ends with its loss, which is not of tokens."""
+    task = make_task(own.vit, **VIT)
+    task.recipe(IMAGES).save(tmp_path / "recipe.json")
+    sources = vit_options(tmp_path)[:-2]
+    said = run(
+        "train",
+        *sources,
+        "--recipe",
+        str(tmp_path / "recipe.json"),
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path / "run"),
+        "--eval-sequences",
+        "8",
+    )
+    assert "validation loss" in said.stdout
+    assert "token," not in said.stdout

@@ -1,4 +1,4 @@
-"""The verb `train`: one run of the reference model."""
+"""The verb `train`: one run of a model with a recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from completedp.training.config import TrainConfig
 @register("train")
 @dataclass(frozen=True, kw_only=True)
 class TrainVerb(TrainConfig, Verb):
-    """Train the reference model at any scale with a recipe; the same command resumes."""
+    """Train a model, the reference model or your own, at any scale; the same command resumes."""
 
     resumes: ClassVar[bool] = True
     json: bool = False
@@ -38,10 +38,9 @@ class TrainVerb(TrainConfig, Verb):
             return 0
         line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} tokens"
         if result.valid_loss is not None:
-            line += (
-                f": validation loss {result.valid_loss:.4f} nats per token, "
-                f"{result.valid_bits_per_byte:.4f} bits per byte"
-            )
+            line += f": validation loss {result.valid_loss:.4f}"
+            if result.valid_bits_per_byte is not None:
+                line += f" nats per token, {result.valid_bits_per_byte:.4f} bits per byte"
         elif result.last_finite_loss is not None:
             line += f": last finite training loss {result.last_finite_loss:.4f}"
         print(f"{line}\n{self.out}")

@@ -31,14 +31,14 @@ from completedp.studies.cells import Cell, add_cells, add_sites, read_cells
 from completedp.studies.config import WorkerConfig
 from completedp.studies.engines import Bounds
 from completedp.studies.objective import Objective
-from completedp.studies.run import open_study, start_from
+from completedp.studies.run import open_study, start, start_from
 from completedp.studies.session import work_shown
 from completedp.studies.space import Space, check_coordinates
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store, Study
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
-from completedp.tasks.task import MakeModel, Task, make_task
+from completedp.tasks.task import MakeModel, Task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
@@ -133,18 +133,18 @@ def sweep(
         parameterisations=tuple(parameterisations),
         seeds=seeds,
     )
-    task = make_task(
+    task, begin = start(
         make,
         data,
+        base=base,
+        recipe=recipe,
         loss=loss,
         context=context,
-        head_dim=None if recipe is None else recipe.head_dim,
         eval_examples=eval_examples,
         overrides=overrides,
     )
-    start = recipe or task.recipe(base or Recipe.default().base)
     options = WorkerConfig(slots=slots, device=device, compile=compile)
-    return run_sweep(grid, task, start, Path(out), options, store=store, quiet=quiet)
+    return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet)
 
 
 def sweep_from(config: SweepConfig, options: WorkerConfig) -> SweepResult:

@@ -55,6 +55,9 @@ class StudyConfig(BaseConfig):
     """Octaves a coordinate may go from its start."""
     target: tuple[str, ...] = ()
     """Where results are to be used, as ratios to the base (width=4,batch=4): bounds hold there."""
+    sites: tuple[str, ...] = ()
+    """Scales besides the base at which trials train in turn, as ratios to it (depth=2,tokens=2):
+    what gains at all of them is what carries."""
     engine: EngineName = "recombine"
     """What proposes points."""
     trials: int = 300

@@ -13,6 +13,7 @@ from completedp.studies.cells import Cells, read_cells, read_sites
 from completedp.studies.config import WorkerConfig
 from completedp.studies.engines import PAPER_GRID, Engine, paper_levels
 from completedp.studies.registry import make_engine
+from completedp.studies.sites import SeveralSites
 from completedp.studies.space import Space, make_space
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.study import Claim, Study
@@ -39,8 +40,9 @@ def search_spec(
     engine: str,
     seed: int,
     stop_early: bool,
+    sites: Sequence[Scale] = (),
 ) -> StudySpec:
-    """A search from a recipe, with trials at its base.
+    """A search from a recipe, with trials at its base, and in turn at the other `sites`.
 
     What cannot be trained or searched is said here, before a study of it is stored.
     """
@@ -54,15 +56,20 @@ def search_spec(
         types=task.types(recipe.base),
         tunables=tunables,
         reach=reach,
-        scales=tuple(targets),
+        scales=(*targets, *sites),
     )
+    if sites and stop_early:
+        raise CompletedpError(
+            "stop_early compares the loss curves of one scale: search at the base alone, or leave "
+            "it off"
+        )
     spec = StudySpec(
         engine=engine,
         seed=seed,
         stop_early=stop_early,
         space=made,
         recipe=recipe,
-        sites=(Site(scale=recipe.base, rules=recipe.rules),),
+        sites=tuple(Site(scale=scale, rules=recipe.rules) for scale in (recipe.base, *sites)),
         task=task.identity(recipe.base),
         trials=trials,
     )
@@ -78,8 +85,10 @@ def engine_of(spec: StudySpec, study: Study | None = None) -> Engine:
         return Cells(bounds, spec.seed, study=study)
     if spec.engine == PAPER_ENGINE:
         levels = paper_levels(spec.space.coordinates, spec.recipe.values)
-        return make_engine("grid", bounds, spec.seed, levels=levels)
-    return make_engine(spec.engine, bounds, spec.seed)
+        engine = make_engine("grid", bounds, spec.seed, levels=levels)
+    else:
+        engine = make_engine(spec.engine, bounds, spec.seed)
+    return SeveralSites(engine, len(spec.sites)) if len(spec.sites) > 1 else engine
 
 
 def check_sites(spec: StudySpec, task: Task) -> None:
@@ -158,11 +167,13 @@ def _check_same(spec: StudySpec, task: Task) -> None:
     for key, value in spec.task.items():
         if mine.get(key) == value:
             continue
-        if key == "data":
+        if key == "data" and task.data.manifest is not None:
             raise CompletedpError(
                 f"the tokens in {task.data.name!r} are not the study's: prepare them from the same "
                 "text with the same tokenizer"
             )
+        if key == "data":
+            raise CompletedpError(f"the data of {task.data.name} are not the study's")
         if key == "parameters":
             raise CompletedpError(
                 f"the model {task.name} has other parameters than the study's at {spec.recipe.base}"

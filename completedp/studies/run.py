@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
-from completedp.tasks.task import Task, task_from
+from completedp.tasks.sources import overrides_from
+from completedp.tasks.task import MakeModel, Task, make_task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
 
@@ -46,27 +48,50 @@ def spec_from(config: StudyConfig, task: Task, recipe: Recipe) -> StudySpec:
         engine=config.engine,
         seed=config.seed,
         stop_early=config.stop_early,
+        sites=[recipe.base.times(Ratios.parse(text)) for text in config.sites],
     )
+
+
+def start(
+    model: MakeModel | str | None,
+    data: Any,
+    *,
+    base: Scale | None,
+    recipe: Recipe | None,
+    **of_task: Any,
+) -> tuple[Task, Recipe]:
+    """A task and the recipe that trials start from.
+
+    That is the recipe given; or usual values at the base given, since a model of the user's own has
+    no tuned ones; or the default recipe, of the reference model. `of_task` goes to `make_task`.
+    """
+    if recipe is not None and base not in (None, recipe.base):
+        raise CompletedpError(
+            f"the recipe's base is {recipe.base}, and the one given is {base}: give one of them"
+        )
+    default = Recipe.default()
+    if recipe is None and base is None and model is None:
+        recipe = default
+    head_dim = None if recipe is None else recipe.head_dim
+    task = make_task(model, data, head_dim=head_dim, **of_task)
+    return task, recipe or task.recipe(base or default.base)
 
 
 def start_from(config: BaseConfig) -> tuple[Task, Recipe]:
     """The task and the recipe that a config names."""
-    known = None
-    if config.recipe != "default":
-        known = Recipe.load(config.recipe)
-        if config.sizes:
-            raise CompletedpError(
-                f"the base is the recipe's ({known.base}): give {config.recipe!r} or sizes of your "
-                "own, not both"
-            )
-    default = Recipe.default()
-    # A model of the user's own has no tuned recipe: usual values, at the sizes that were given.
-    if known is None and (config.sizes or config.model is not None):
-        base = replace(default.base, **config.sizes)
-        task = task_from(config)
-        return task, task.recipe(base)
-    recipe = known or default
-    return task_from(config, recipe.head_dim), recipe
+    sizes = config.sizes
+    return start(
+        config.model,
+        config.data,
+        base=replace(Recipe.default().base, **sizes) if sizes else None,
+        recipe=None if config.recipe == "default" else Recipe.load(config.recipe),
+        loss=config.loss,
+        context=config.context,
+        shape=config.shape,
+        z_loss=config.z_loss,
+        eval_examples=config.eval_sequences,
+        overrides=overrides_from(config.override),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

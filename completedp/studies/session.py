@@ -12,13 +12,13 @@ from completedp.common.progress import Reporter
 from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.objective import Objective, search_spec
 from completedp.studies.registry import DEFAULT_ENGINE
-from completedp.studies.run import Best, best, open_study
+from completedp.studies.run import Best, best, open_study, start
 from completedp.studies.status import Status, status
 from completedp.studies.store import Store, Study, TrialRow
 from completedp.studies.worker import Fold, Progress, work
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
-from completedp.tasks.task import MakeModel, make_task
+from completedp.tasks.task import MakeModel
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -42,6 +42,7 @@ def search(
     tunables: Sequence[str] = TUNABLE,
     reach: float = REACH,
     targets: Sequence[Scale] = (),
+    sites: Sequence[Scale] = (),
     engine: str = DEFAULT_ENGINE,
     seed: int = 0,
     stop_early: bool = False,
@@ -58,25 +59,25 @@ def search(
     split ("train", "valid") that gives a torch Dataset or tensors, or a function of split, number
     of examples and seed that gives an iterable of batches. `loss(model, *batch)` gives one number;
     next-token cross-entropy if not given. With a `recipe` the search starts there, at its base;
-    else from usual values at `base`.
+    else from usual values at `base`. With `sites`, trials train at these scales in turn with the
+    base, and what gains at all of them is found.
 
         study = cdp.search(make, base, data="tokens", trials=300)
         recipe = study.best(rungs=[target])
     """
-    head_dim = None if recipe is None else recipe.head_dim
-    task = make_task(
+    task, begin = start(
         make,
         data,
+        base=base,
+        recipe=recipe,
         loss=loss,
         context=context,
-        head_dim=head_dim,
         eval_examples=eval_examples,
         overrides=overrides,
     )
-    start = recipe or task.recipe(base or Recipe.default().base)
     spec = search_spec(
         task,
-        start,
+        begin,
         trials=trials,
         space=space,
         tunables=tunables,
@@ -85,6 +86,7 @@ def search(
         engine=engine,
         seed=seed,
         stop_early=stop_early,
+        sites=sites,
     )
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     objective = Objective(spec, task, options)

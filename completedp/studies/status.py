@@ -69,7 +69,8 @@ def status(study: Study) -> Status:
     done = sorted((r for r in rows if r.finished_at is not None), key=lambda r: r.sequence or 0)
     rate = _rate(done[-100:])
     left = counts["budget"] - counts["finished"]
-    measured = [r.loss for r in done if r.status == "ok" and r.loss is not None]
+    # Losses at other sites than the first, the base, are not to be compared with those there.
+    measured = [r.loss for r in done if r.status == "ok" and r.loss is not None and r.site == 0]
     searched = study.spec["engine"] != CELLS  # the first of a list is any of its trials
     first = next((r.loss for r in done if searched and r.number == 0 and r.status == "ok"), None)
     workers: dict[str, int] = {}

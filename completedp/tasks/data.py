@@ -107,6 +107,23 @@ class Stream:
         for batch in self.batches(self.split, examples, seed):
             yield as_batch(batch)
 
+    def for_training(self, examples: int, seed: int) -> Iterator[Batch]:
+        """The same, for as long as they are asked for: an end, or another size, is an error."""
+        count = 0
+        for batch in self.iterate(examples, seed):
+            if any(len(part) != examples for part in batch):
+                raise CompletedpError(
+                    f"batch {count} of the data for {self.split!r} has "
+                    f"{', '.join(str(len(part)) for part in batch)} examples, not the {examples} "
+                    "asked for"
+                )
+            yield batch
+            count += 1
+        raise CompletedpError(
+            f"the data for {self.split!r} ended after {count} batches: make the iterable longer "
+            "than a trial, or endless"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
@@ -239,10 +256,10 @@ def _all_rows(examples: Examples) -> Batch:
 
 
 def training_batches(data: Data, examples: int, seed: int, device: torch.device) -> Iterator[Batch]:
-    """Training batches on a device: without end, unless a stream of the user's own ends."""
+    """Training batches on a device, without end."""
     train = data.train
     if isinstance(train, Stream):
-        for batch in train.iterate(examples, seed):
+        for batch in train.for_training(examples, seed):
             yield tuple(part.to(device) for part in batch)
         return
     order = Order(train, examples, seed)

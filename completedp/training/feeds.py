@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from completedp.common.errors import CompletedpError
 from completedp.tasks.data import Batch, Data, Examples, Order, Stream, on_device
 
 
@@ -70,23 +69,17 @@ class StreamFeed:
 
     def __init__(self, stream: Stream, size: int, device: torch.device) -> None:
         self._stream, self._size, self._device = stream, size, device
-        self._first = next(stream.iterate(size, 0), None)
-        if self._first is None:
-            raise CompletedpError(f"the data for {stream.split!r} gave no batch")
-        if len(self._first[0]) != size:
-            raise CompletedpError(
-                f"the data gave a batch of {len(self._first[0])} examples when asked for {size}"
-            )
+        self._first = next(stream.for_training(size, 0))
 
     def stack(self, count: int) -> None:
         self._buffers = tuple(
-            part.to(self._device).expand(count, *part.shape).clone() for part in self._first or ()
+            part.to(self._device).expand(count, *part.shape).clone() for part in self._first
         )
         self._iterators: dict[int, Iterator[Batch]] = {}
         self._left: dict[int, int] = {}
 
     def fill(self, slot: int, seed: int, steps: int) -> None:
-        self._iterators[slot] = self._stream.iterate(self._size, seed)
+        self._iterators[slot] = self._stream.for_training(self._size, seed)
         self._left[slot] = steps
 
     def load(self) -> None:
@@ -94,12 +87,7 @@ class StreamFeed:
             if self._left[slot] == 0:
                 continue
             self._left[slot] -= 1
-            batch = next(batches, None)
-            if batch is None:
-                raise CompletedpError(
-                    f"the data for {self._stream.split!r} ended {self._left[slot] + 1} steps "
-                    "before its trial: make the iterable longer, or endless"
-                )
+            batch = next(batches)
             for buffer, part in zip(self._buffers, batch, strict=True):
                 buffer[slot].copy_(part)
 
@@ -110,7 +98,7 @@ class StreamFeed:
 def sample_batch(data: Data, size: int, device: torch.device) -> Batch:
     """A batch of one slot, [1, examples, ...] each, to measure or try with."""
     if isinstance(data.train, Stream):
-        rows = next(data.train.iterate(size, 0))
+        rows = next(data.train.for_training(size, 0))
     else:
         rows = data.train.batch(data.train.take(np.arange(size) % len(data.train)))
     return tuple(part[None].to(device) for part in rows)

@@ -274,14 +274,9 @@ class _Run:
     def _next_of_stream(self, stream: Stream) -> Batch:
         """The next batch; a resumed run first passes over what was trained on."""
         if self.stream is None:
-            self.stream = islice(stream.iterate(self.examples, self.config.seed), self.step, None)
-        batch = next(self.stream, None)
-        if batch is None:
-            raise CompletedpError(
-                f"the data for 'train' ended after {self.step} of {self.target.steps} steps: make "
-                "the iterable longer, or endless"
-            )
-        return batch
+            batches = stream.for_training(self.examples, self.config.seed)
+            self.stream = islice(batches, self.step, None)
+        return next(self.stream)
 
     def _batch(self, rows: Batch) -> Batch:
         train = self.task.data.train

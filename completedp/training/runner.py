@@ -84,9 +84,7 @@ class Runner:
                     f"{self.task.name} trains one trial at a time: {self._why_not}", stacklevel=4
                 )
         if self._why_not:
-            return OneAtATime(
-                self.task, scale, device=self.device, dtype=self._dtype, why=self._why_not
-            )
+            return OneAtATime(self.task, scale, device=self.device, dtype=self._dtype)
         task, narrow = self.task, None if self._dtype == torch.float32 else self._dtype
         return Slots(
             task.model(scale, narrow),

@@ -36,10 +36,8 @@ class OneAtATime:
     count = 1
 
     def __init__(
-        self, task: Task, scale: Scale, *, device: torch.device, dtype: torch.dtype, why: str = ""
+        self, task: Task, scale: Scale, *, device: torch.device, dtype: torch.dtype
     ) -> None:
-        self.why = why
-        """What keeps the model out of slots."""
         self._task, self._device, self._dtype = task, device, dtype
         self._examples = task.data.examples(scale.batch)
         self._held_out = task.data.evaluation(task.eval_examples)

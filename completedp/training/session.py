@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from completedp.tasks.config import EVAL_EXAMPLES
+from completedp.common.checks import check_one_of
+from completedp.tasks.config import EVAL_EXAMPLES, Z_LOSS
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.sources import name_of
 from completedp.tasks.task import MakeModel, make_task
@@ -14,6 +15,12 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training import loop
 from completedp.training.config import TrainConfig
+
+RUN_OPTIONS = (
+    *("seed", "clip", "micro_batch", "eval_every", "checkpoint_every", "log_every", "stop_after"),
+    *("device", "dtype", "compile", "parallel", "tensorboard", "wandb"),
+)
+"""What says how a run goes, and not what it trains."""
 
 
 def train(
@@ -27,22 +34,27 @@ def train(
     overrides: Mapping[str, str] | None = None,
     context: int | None = None,
     eval_examples: int = EVAL_EXAMPLES,
+    z_loss: float = Z_LOSS,
     quiet: bool = False,
     **options: Any,
 ) -> loop.Result:
     """Train a model at a scale with a recipe, into a folder; the same call resumes.
 
-    Model, data and loss are as for `search`; the other options are `TrainConfig`'s: seed, clip,
-    micro_batch, eval_every, checkpoint_every, device, dtype, compile, ...
+    Model, data and loss are as for `search`. The other options are those of a run: seed, clip,
+    micro_batch, eval_every, checkpoint_every, log_every, stop_after, device, dtype, compile,
+    parallel, tensorboard, wandb. Values come from the recipe: `recipe.with_values(lr=...)`.
 
         result = cdp.train(make, recipe, target, data="tokens", out="runs/a")
     """
+    for name in options:
+        check_one_of("option", name, RUN_OPTIONS)
     task = make_task(
         make,
         data,
         loss=loss,
         context=context,
         head_dim=recipe.head_dim,
+        z_loss=z_loss,
         eval_examples=eval_examples,
         overrides=overrides,
     )
@@ -53,6 +65,7 @@ def train(
         loss=None if loss is None else name_of(task.loss),
         context=task.data.unit,
         eval_sequences=eval_examples,
+        z_loss=z_loss,
         **target.to_dict(),
         **options,
     )
