@@ -1,7 +1,9 @@
 """Any model in every verb: searched, swept and trained from Python and from the command line."""
 
+import functools
 import itertools
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -24,7 +26,7 @@ from completedp.lm.shape import Shape
 from completedp.studies.session import search
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store
-from completedp.tasks.sources import HuggingFace, maker_from
+from completedp.tasks.sources import HuggingFace, maker_from, name_of
 from completedp.tasks.task import Task, make_task
 from completedp.theory.scale import Ratios, Scale
 from completedp.training.devices import choose_device
@@ -368,8 +370,8 @@ def test_a_stream_that_ends_is_no_trial(tokens: str) -> None:
         runner = Runner(task, slots=2, device="cpu", compile=False)
         trial = runner.trial(task.recipe(TEXT), TEXT, 0, None)
         alone = OneAtATime(task, TEXT, device=choose_device("cpu"), dtype=torch.float32)
-        assert said in error_of(lambda: list(runner.run([trial], TEXT)))
-        assert said in error_of(lambda: list(alone.run([trial])))
+        for outcomes in (runner.run([trial], TEXT), alone.run([trial])):
+            assert said in error_of(list, outcomes)
 
 
 def test_train_refuses_options_that_it_would_not_use(tokens: str, tmp_path: Path) -> None:
@@ -398,3 +400,142 @@ def test_the_command_line_trains_on_images(tmp_path: Path) -> None:
     )
     assert "validation loss" in said.stdout
     assert "token," not in said.stdout
+
+
+class OnlyInTraining(own.ViT):
+    """Gives nothing but zeros in evaluation, so that its loss there is that of guessing."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * float(self.training)
+
+
+def only_in_training(scale: Scale) -> nn.Module:
+    """Left in evaluation mode by its maker."""
+    return OnlyInTraining(scale.width, scale.depth).eval()
+
+
+def test_models_train_in_training_mode_and_are_judged_in_evaluation(tmp_path: Path) -> None:
+    """In slots, alone and in the loop a model is judged as it would serve."""
+    task = make_task(only_in_training, eval_examples=8, **VIT)
+    recipe = task.recipe(IMAGES)
+    runner = Runner(task, slots=1, device="cpu", compile=False)
+    trial = runner.trial(recipe, IMAGES, 0, None)
+    alone = OneAtATime(task, IMAGES, device=choose_device("cpu"), dtype=torch.float32)
+    guessing = pytest.approx(math.log(own.CLASSES))
+    for outcomes in (runner.run([trial], IMAGES), alone.run([trial])):
+        (outcome,) = outcomes
+        assert outcome.valid_loss == guessing
+        assert outcome.losses[-1] < outcome.losses[0]
+    options: dict[str, Any] = {"out": tmp_path / "run", "device": "cpu", "quiet": True, **VIT}
+    result = cdp.train(only_in_training, recipe, IMAGES, eval_examples=8, eval_every=4, **options)
+    assert result.valid_loss == guessing
+    assert result.train_loss == pytest.approx(outcome.losses[-1], rel=2e-4)
+
+
+def below_zero(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """A loss that is negative from the start."""
+    return own.classification(model, images, labels) - 3.0
+
+
+def test_losses_below_zero_are_no_divergence(tmp_path: Path) -> None:
+    """What a loss is counted from does not matter: a search of a shifted one finds the same."""
+    found = []
+    for name, loss in (("plain", own.classification), ("shifted", below_zero)):
+        options = VIT | {"loss": loss, "store": str(tmp_path / f"{name}.db"), "trials": 3}
+        with search(own.vit, IMAGES, eval_examples=8, **options, **QUICK) as study:
+            found.append([row.loss for row in study.trials()])
+    assert found[1] == pytest.approx([x - 3.0 for x in found[0]], rel=1e-4)
+
+
+def test_functions_without_names_are_told_apart(tmp_path: Path) -> None:
+    """A study does not go on with another lambda, closure or partial than it began with."""
+    options = VIT | {"store": str(tmp_path / "s.db"), "eval_examples": 8}
+
+    def scaled_by(factor: float) -> Any:
+        return lambda model, images, labels: factor * own.classification(model, images, labels)
+
+    options["loss"] = scaled_by(1.0)
+    search(own.vit, IMAGES, trials=1, **options, **QUICK).close()
+    search(own.vit, IMAGES, trials=2, **options | {"loss": scaled_by(1.0)}, **QUICK).close()
+    again = options | {"loss": scaled_by(100.0)}
+    assert "task.loss" in error_of(search, own.vit, IMAGES, trials=2, **again, **QUICK)
+    partials = [functools.partial(own.classification, weight=w) for w in (1, 2)]
+    assert name_of(partials[0]) != name_of(partials[1])
+
+
+class Counting(own.ViT):
+    """Keeps a count in a buffer."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.add_(1)  # type: ignore[operator]
+        return super().forward(images) * (1 + 0.01 * self.seen)  # type: ignore[operator]
+
+
+def test_buffers_that_change_keep_a_model_out_of_slots() -> None:
+    """State that a forward pass keeps cannot leak from one trial into the next."""
+    task = make_task(lambda s: Counting(s.width, s.depth), eval_examples=8, **VIT)
+    runner = Runner(task, slots=2, device="cpu", compile=False)
+    trials = [runner.trial(task.recipe(IMAGES), IMAGES, 0, key) for key in range(2)]
+    with pytest.warns(UserWarning, match="its forward pass changes seen"):
+        one, other = runner.run(trials, IMAGES)
+    assert one.losses == other.losses
+
+
+def on_meta(scale: Scale) -> nn.Module:
+    """A model made without memory, its buffers' values lost."""
+    with torch.device("meta"):
+        return Counting(scale.width, scale.depth)
+
+
+def test_models_that_cannot_be_trained_are_one_line(tokens: str) -> None:
+    """Buffers without values, exits, failing losses and odd examples are said in a line."""
+
+    def leaves(scale: Scale) -> nn.Module:
+        sys.exit(3)
+
+    def broken(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        return own.classification(model, images, labels[:-1])
+
+    def odd(split: str) -> list[dict[str, Tensor]]:
+        first = {"x": torch.zeros(2), "y": torch.ones(())}
+        return [first, {"x": torch.zeros(2), "z": torch.ones(())}]
+
+    assert "buffer seen is on the meta device" in error_of(make_task(on_meta, **VIT).blank, IMAGES)
+    assert "SystemExit: 3" in error_of(make_task(leaves, **VIT).blank, IMAGES)
+    task = make_task(own.vit, **VIT | {"loss": broken})
+    alone = OneAtATime(task, IMAGES, device=choose_device("cpu"), dtype=torch.float32)
+    trial = Runner(task, device="cpu").trial(task.recipe(IMAGES), IMAGES, 0, None)
+    assert "the loss failed: ValueError" in error_of(list, alone.run([trial]))
+    assert "other keys, ['x', 'z']" in error_of(make_task, own.vit, odd)
+
+
+def test_a_maker_may_give_the_same_model_again(tokens: str) -> None:
+    """What a search does leaves the user's own model, and its weights, as they were."""
+    model = own.NanoGPT(TEXT.width, TEXT.depth)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    task = make_task(lambda scale: model, tokens, context=CONTEXT)
+    assert all(p.is_meta for p in task.blank(TEXT).parameters())
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_dropout_is_seeded_and_resumes(tokens: str, tmp_path: Path) -> None:
+    """With dropout a run is the same when asked for again, when resumed, and as a trial alone."""
+    task = make_task(own.nano_with_dropout, tokens, context=CONTEXT, eval_examples=8)
+    recipe = task.recipe(TEXT)
+    options: dict[str, Any] = {"context": CONTEXT, "seed": 3, "device": "cpu", "quiet": True}
+    options |= {"eval_examples": 8}
+
+    def trained(name: str, **more: Any) -> Any:
+        arguments = (own.nano_with_dropout, recipe, TEXT, tokens, tmp_path / name)
+        return cdp.train(*arguments, **options, **more)
+
+    whole = trained("whole")
+    trained("parts", stop_after=5)
+    assert trained("parts").valid_loss == whole.valid_loss
+    alone = OneAtATime(task, TEXT, device=choose_device("cpu"), dtype=torch.float32)
+    (outcome,) = alone.run([Runner(task, device="cpu").trial(recipe, TEXT, 3, None)])
+    assert outcome.valid_loss == pytest.approx(whole.valid_loss, rel=2e-4)

@@ -306,7 +306,7 @@ def test_a_sweep_in_python_is_the_verb_s(small: SweepConfig, tmp_path: Path) -> 
         compile=False,
         quiet=True,
     )
-    assert found.lines == swept(small, tmp_path / "verb", z_loss=0.0).lines
+    assert found.lines == swept(small, tmp_path / "verb").lines
 
 
 def test_an_impossible_scale_is_said_before_training(small: SweepConfig, tmp_path: Path) -> None:

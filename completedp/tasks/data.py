@@ -198,9 +198,9 @@ def make_data(source: Any, context: int | None = None) -> Data:
         )
     unit, name = context or 1, getattr(source, "__qualname__", type(source).__name__)
     try:
-        if len(signature(source).parameters) >= 3:
+        if _takes(source) >= 3:
             return _streamed(cast(Any, source), unit, name)
-        datasets = {split: source(split) for split in ("train", "valid")}
+        tensors = [_materialised(source(split), split) for split in ("train", "valid")]
     except CompletedpError:
         raise
     except Exception as error:  # the user's own code may fail in any way
@@ -208,9 +208,15 @@ def make_data(source: Any, context: int | None = None) -> Data:
             f"the data function {name} failed: {type(error).__name__}: "
             f"{' '.join(str(error).split()):.300}"
         ) from error
-    tensors = [_materialised(dataset, split) for split, dataset in datasets.items()]
     train, valid = (Tensors(each) for each in tensors)
     return Data(train=train, valid=valid, unit=unit, digest=_digest(tensors), name=name)
+
+
+def _takes(function: Callable[..., Any]) -> int:
+    """How many arguments a function must be given."""
+    parameters = signature(function).parameters.values()
+    positional = (p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    return sum(p.default is p.empty for p in positional)
 
 
 def _streamed(source: Callable[[str, int, int], Iterable[Any]], unit: int, name: str) -> Data:
@@ -301,19 +307,17 @@ def _by_split(splits: Mapping[str, Any]) -> Callable[[str], Any]:
 
 def _materialised(dataset: Any, split: str) -> Batch:
     """A dataset as tensors, one row an example."""
-    if isinstance(dataset, tuple | list) and all(isinstance(x, Tensor) for x in dataset):
+    if isinstance(dataset, tuple) and all(isinstance(x, Tensor) for x in dataset):
         tensors = tuple(dataset)
     elif isinstance(dataset, Tensor):
         tensors = (dataset,)
     else:
-        try:
-            rows = [dataset[index] for index in range(len(dataset))]
-        except TypeError:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise CompletedpError(
                 f"data for {split!r} is a {type(dataset).__name__}: give a torch Dataset with "
                 "a length, or a tuple of tensors"
-            ) from None
-        tensors = _stacked(rows, split)
+            )
+        tensors = _stacked([dataset[index] for index in range(len(dataset))], split)
     lengths = {len(tensor) for tensor in tensors}
     if len(lengths) != 1 or not tensors or 0 in lengths:
         raise CompletedpError(
@@ -326,8 +330,14 @@ def _materialised(dataset: Any, split: str) -> Batch:
 def _stacked(rows: list[Any], split: str) -> Batch:
     if not rows:
         raise CompletedpError(f"data for {split!r} has no examples")
-    parts = [tuple(row.values()) if isinstance(row, Mapping) else row for row in rows]
-    parts = [part if isinstance(part, tuple | list) else (part,) for part in parts]
+    if isinstance(rows[0], Mapping):
+        keys = list(rows[0])
+        if odd := next((row for row in rows if set(row) != set(keys)), None):
+            raise CompletedpError(
+                f"the examples of {split!r} have other keys, {sorted(odd)}, than the first, {keys}"
+            )
+        rows = [tuple(row[key] for key in keys) for row in rows]
+    parts = [part if isinstance(part, tuple | list) else (part,) for part in rows]
     try:
         columns = zip(*parts, strict=True)
         return tuple(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -88,8 +91,39 @@ def name_of(function: Any) -> str:
     """`module:function`, as it would be given on the command line."""
     if isinstance(function, HuggingFace):
         return function.source
+    if isinstance(function, partial):
+        return f"{name_of(function.func)}({_digest((function.args, function.keywords))})"
     kind = function if hasattr(function, "__qualname__") else type(function)
-    return f"{kind.__module__}:{kind.__qualname__}"
+    module = kind.__module__
+    if module == "__main__":  # a script's is its file's, as others would import it
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        module = Path(file).stem if file else module
+    name = f"{module}:{kind.__qualname__}"
+    if "<" not in name:
+        return name
+    # A lambda, or a function within another: no name tells it from the next one.
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    closed = tuple(repr(cell.cell_contents) for cell in cells or () if _is_plain(cell))
+    return f"{name}({_digest((_code(code), closed, getattr(function, '__defaults__', None)))})"
+
+
+def _code(code: Any) -> Any:
+    """What a function does, without where it was written."""
+    if code is None:
+        return None
+    constants = tuple(_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts)
+    return code.co_code, code.co_names, constants
+
+
+def _is_plain(cell: Any) -> bool:
+    try:
+        return isinstance(cell.cell_contents, int | float | str | bool | tuple | None)
+    except ValueError:  # empty
+        return False
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(repr(value).encode(), digest_size=4).hexdigest()
 
 
 def short(error: BaseException) -> str:

@@ -7,8 +7,10 @@ batch, and gives one number; without one it is next-token cross-entropy.
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -70,13 +72,22 @@ class Task:
             made = self.make(scale)
         except CompletedpError:
             raise
-        except Exception as error:  # the user's own code may fail in any way
+        except (Exception, SystemExit) as error:  # the user's own code may fail in any way
             raise CompletedpError(f"{self.name} failed at {scale}: {short(error)}") from error
         if not isinstance(made, nn.Module):
             raise CompletedpError(
                 f"{self.name} gave a {type(made).__name__} at {scale}, not a torch.nn.Module"
             )
-        return without_weights(made)
+        for name, buffer in made.named_buffers():
+            if buffer.is_meta and name not in ("residual_multipliers", "output_multiplier"):
+                raise CompletedpError(
+                    f"{self.name} gave a model whose buffer {name} is on the meta device, without "
+                    "values: make the model on the CPU"
+                )
+        made = without_weights(made)
+        if any(p.dtype in (torch.bfloat16, torch.float16) for p in made.parameters()):
+            made = made.float()  # weights are never kept below float32
+        return made.train()
 
     def blank(self, scale: Scale) -> nn.Module:
         """The model at a scale, made once, for plans that are never trained in it."""
@@ -115,7 +126,10 @@ class Task:
         narrow = dtype in (torch.bfloat16, torch.float16)
 
         def loss(*batch: torch.Tensor) -> Loss:
-            with torch.autocast(batch[0].device.type, dtype if narrow else None, enabled=narrow):
+            with (
+                _said_plainly("loss" if self.loss else "model"),
+                torch.autocast(batch[0].device.type, dtype if narrow else None, enabled=narrow),
+            ):
                 total = own(model, *batch)
             if not isinstance(total, torch.Tensor) or total.dim() != 0:
                 found = tuple(total.shape) if isinstance(total, torch.Tensor) else total
@@ -223,18 +237,27 @@ def parameters_digest(model: nn.Module) -> str:
 
 
 def without_weights(model: nn.Module) -> nn.Module:
-    """The model with its parameters on the meta device; what no plan draws stays: what is frozen,
-    and buffers."""
-    replaced: dict[nn.Parameter, nn.Parameter] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if not parameter.requires_grad:
-                continue
-            if parameter not in replaced:
-                meta = torch.empty_like(parameter, device="meta")
-                replaced[parameter] = nn.Parameter(meta)
-            module._parameters[name] = replaced[parameter]
-    return model
+    """A copy of the model with its parameters on the meta device; what no plan draws stays: what
+    is frozen, and buffers. The user's own model is left as it is."""
+    blanks: dict[int, Any] = {
+        id(parameter): nn.Parameter(torch.empty_like(parameter, device="meta"))
+        for parameter in model.parameters()
+        if parameter.requires_grad
+    }
+    return copy.deepcopy(model, blanks)  # what is in the memo is not copied, but taken from it
+
+
+@contextmanager
+def _said_plainly(what: str) -> Iterator[None]:
+    """A fault of the user's model or loss in one line; running out of memory is none."""
+    try:
+        yield
+    except (CompletedpError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if "can't allocate memory" in str(error):
+            raise
+        raise CompletedpError(f"the {what} failed: {short(error)}") from error
 
 
 def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:

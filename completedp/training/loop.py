@@ -31,6 +31,7 @@ from completedp.common.process import Interrupted, held_signals, only_process
 from completedp.common.progress import Reporter
 from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
+from completedp.lm.transformer import Transformer
 from completedp.tasks.data import Batch, Order, Stream, held_out_batches
 from completedp.tasks.task import Task, give_memory, task_from
 from completedp.theory.recipe import Recipe
@@ -39,7 +40,7 @@ from completedp.training.config import TrainConfig, same_run
 from completedp.training.devices import choose_dtype
 from completedp.training.distributed import Ranks, distribute, joined
 from completedp.training.metrics import Metrics, require_sinks
-from completedp.training.trials import CHECK_EVERY, DIVERGED_ABOVE, EVALUATION_TOKENS
+from completedp.training.trials import CHECK_EVERY, EVALUATION_TOKENS, is_divergence, seed_step
 
 CHECK_SECONDS = 2.0
 """On a GPU losses are read after so many seconds, if that is sooner than after CHECK_EVERY."""
@@ -243,6 +244,8 @@ class _Run:
         config = self.config
         set_learning_rates(self.optimizer, self.recipe.schedule(self.step, steps))
         rows = self._rows()
+        if not isinstance(self.model, Transformer):  # which draws nothing
+            seed_step(config.seed, self.step, self.ranks.rank)
         own = len(rows[0])
         micro = config.micro_batch or own
         parts = own // micro
@@ -308,7 +311,7 @@ class _Run:
             loss = sum(each) / len(each)
             if step == 1:
                 self.first_loss = loss
-            diverged = not math.isfinite(loss) or loss > DIVERGED_ABOVE * self.first_loss
+            diverged = is_divergence(loss, self.first_loss)
             if math.isfinite(loss):
                 self.last_finite = loss
             if step % self.config.log_every == 0 or step in (1, steps) or diverged:
@@ -334,7 +337,22 @@ class _Run:
         self._log(row)
 
     def _evaluate(self) -> float:
-        return evaluate(self.evaluation_loss, self.task, self.config, self.ranks)
+        self.model.eval()
+        try:
+            return evaluate(
+                self.evaluation_loss, self.task, self.config, self.ranks, self.evaluation_size
+            )
+        finally:
+            self.model.train()
+
+    @property
+    def evaluation_size(self) -> int:
+        """Examples at a time; as in training where a loss of the user's own may depend on it."""
+        if self.config.micro_batch is not None:
+            return self.config.micro_batch
+        if isinstance(self.model, Transformer):
+            return max(1, EVALUATION_TOKENS // self.task.data.unit)
+        return self.examples
 
     def _note(self) -> str:
         rate = (self.step - self.start) * self.target.batch / (time.monotonic() - self.began)
@@ -375,10 +393,11 @@ class _Run:
 
 
 @torch.no_grad()
-def evaluate(loss: Callable[..., Loss], task: Task, config: TrainConfig, ranks: Ranks) -> float:
+def evaluate(
+    loss: Callable[..., Loss], task: Task, config: TrainConfig, ranks: Ranks, size: int
+) -> float:
     """Mean loss over the same held-out examples every time, shared among the ranks."""
     held_out = task.data.evaluation(config.eval_sequences)
-    size = config.micro_batch or max(1, EVALUATION_TOKENS // task.data.unit)
     batches = list(held_out_batches(task.data, held_out, size, ranks.device))
     total, count = 0.0, sum(examples for _, examples in batches)
     for turn in range(math.ceil(len(batches) / ranks.world)):

@@ -112,7 +112,8 @@ class Runner:
         if "hook" in planned.ways.values():
             return "its residual multipliers are carried by hooks, which all slots would share"
         try:
-            probe(model, self.task.loss, self.task.data, self.device)
+            examples = self.task.data.examples(scale.batch)
+            probe(model, self.task.loss, self.task.data, self.device, examples)
         except CannotStackError as error:
             return str(error)
         return ""

@@ -19,7 +19,6 @@ from completedp.tasks.task import Task, give_memory
 from completedp.theory.scale import Scale
 from completedp.training.trials import (
     CHECK_EVERY,
-    EVALUATION_TOKENS,
     Key,
     Outcome,
     Progress,
@@ -27,6 +26,7 @@ from completedp.training.trials import (
     Trial,
     diverged,
     first_bad,
+    seed_step,
 )
 
 
@@ -65,8 +65,6 @@ class OneAtATime:
         planned = self._task.plan(trial.plan.recipe, scale, model)  # the trial's has no memory
         give_memory(model, self._device)
         planned.initialise(trial.seed)
-        model.train()
-        torch.manual_seed(trial.seed)  # of dropout and the like
         optimizer = planned.adamw()
         loss = self._task.batch_loss(model, self._dtype)
         losses: list[float] = []
@@ -76,6 +74,7 @@ class OneAtATime:
         batches = training_batches(data, self._examples, trial.seed, self._device)
         for step, batch in zip(steps, batches, strict=False):
             set_learning_rates(optimizer, planned.recipe.schedule(step, trial.steps))
+            seed_step(trial.seed, step)
             recent.append(_step(loss, optimizer, batch))
             if len(recent) < CHECK_EVERY and step + 1 < trial.steps:
                 continue
@@ -98,9 +97,8 @@ class OneAtATime:
     @torch.no_grad()
     def _evaluate(self, model: torch.nn.Module, loss: Callable[..., Loss]) -> float:
         data, total, count = self._task.data, 0.0, 0
-        at_once = max(1, EVALUATION_TOKENS // data.unit)
         model.eval()
-        for batch, size in held_out_batches(data, self._held_out, at_once, self._device):
+        for batch, size in held_out_batches(data, self._held_out, self._examples, self._device):
             total += float(loss(*batch).cross_entropy) * size
             count += size
         return total / count

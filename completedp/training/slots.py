@@ -77,6 +77,8 @@ class Slots:
         self.device = torch.device(device)
         self._data, self._model, self._weights, self._compile = data, model, weights, compile
         self._make_loss: Callable[..., StackedLoss]
+        self._examples = examples
+        self._is_reference = isinstance(model, Transformer) and loss is None
         if isinstance(model, Transformer) and loss is None:
             self._make_loss = partial(reference_loss, model, z_loss, chunk)
             self._evaluation_loss: StackedLoss = reference_loss(model)
@@ -305,11 +307,15 @@ class Slots:
         parameters = {n: p[chosen] for n, p in self._parameters.items()}
         buffers = {n: b[chosen] for n, b in self._buffers.items()}
         total = torch.zeros(len(slots), device=self.device, dtype=torch.float64)
-        at_once = max(1, EVALUATION_TOKENS // (self._data.unit * len(slots)))
+        at_once = self._examples  # as in training: a loss of the user's own may depend on it
+        if self._is_reference:
+            at_once = max(1, EVALUATION_TOKENS // (self._data.unit * len(slots)))
+        self._model.eval()
         for batch, size in held_out_batches(self._data, self._held_out, at_once, self.device):
             stacked = tuple(part.expand(len(slots), *part.shape) for part in batch)
             loss = self._evaluation_loss(parameters, buffers, *stacked)
             total += loss.cross_entropy * size
+        self._model.train()
         count = sum(len(rows[0]) for rows in self._held_out)
         return dict(zip(slots, (total / count).tolist(), strict=True))
 

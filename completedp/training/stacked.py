@@ -8,6 +8,7 @@ sequences, and the fused kernels stay in use (vmap has no rule for them on a CPU
 from __future__ import annotations
 
 import contextlib
+import copy
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from completedp.common.errors import CompletedpError
 from completedp.lm.loss import Loss, language_model_loss
 from completedp.lm.transformer import Block, Transformer
-from completedp.tasks.data import Data
+from completedp.tasks.data import Batch, Data
 from completedp.tasks.losses import ModelLoss, next_token_loss
 from completedp.tasks.sources import short
 from completedp.training.feeds import sample_batch
@@ -83,9 +84,9 @@ class CannotStackError(CompletedpError):
 
 
 def probe(
-    model: nn.Module, loss: ModelLoss | None, data: Data, device: torch.device, examples: int = 2
+    model: nn.Module, loss: ModelLoss | None, data: Data, device: torch.device, examples: int
 ) -> None:
-    """Raise CannotStackError unless two slots of the model give losses and gradients."""
+    """Raise CannotStackError unless two slots of the model train as each would alone."""
     sample = sample_batch(data, examples, device)
     batch = tuple(part.expand(2, *part.shape[1:]) for part in sample)
 
@@ -96,17 +97,42 @@ def probe(
 
     parameters = {name: stacked(p).requires_grad_() for name, p in model.named_parameters()}
     buffers = {name: stacked(buffer) for name, buffer in model.named_buffers()}
+    _refuse_changing_buffers(model, loss or next_token_loss, tuple(part[0] for part in sample))
     try:
         found = vmapped_loss(model, loss)(parameters, buffers, *batch)
         if found.total.shape != (2,):
             raise CompletedpError(
                 f"the loss must be one number, and has shape {list(found.total.shape[1:])}"
             )
-        torch.autograd.grad(found.total.sum(), list(parameters.values()), allow_unused=True)
+        grads = torch.autograd.grad(found.total.sum(), list(parameters.values()), allow_unused=True)
     except CompletedpError:
         raise
     except Exception as error:  # an operator without a rule, or one that fails alone too
         raise CannotStackError(f"it cannot be mapped over slots ({short(error)})") from None
+    for name, grad in zip(parameters, grads, strict=True):
+        if grad is None:
+            raise CannotStackError(f"{name} has no part in the loss, and AdamW would leave it")
+
+
+def _refuse_changing_buffers(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
+    """Buffers that a forward pass changes would have to be kept, and reset, for each slot."""
+    alone = copy.deepcopy(model).to_empty(device=batch[0].device)
+    before = dict(model.named_buffers())
+    if not before:
+        return
+    with torch.no_grad():
+        for parameter in alone.parameters():
+            parameter.zero_()
+        for name, buffer in alone.named_buffers():
+            buffer.copy_(before[name]) if not before[name].is_meta else buffer.zero_()
+    start = {name: buffer.clone() for name, buffer in alone.named_buffers()}
+    try:
+        loss(alone, *batch)
+    except Exception as error:
+        raise CannotStackError(f"its loss fails ({short(error)})") from None
+    for name, buffer in alone.named_buffers():
+        if buffer.shape != start[name].shape or not torch.equal(buffer, start[name]):
+            raise CannotStackError(f"its forward pass changes {name}, a buffer")
 
 
 def compiled(function: Callable[..., Any], *, dynamic: bool = False) -> Callable[..., Any]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from completedp.apply.plan import Plan
+import torch
+
+from completedp.apply.planned import Plan
 
 Key = TypeVar("Key")
 
-DIVERGED_ABOVE = 2.0
-"""A loss this many times the first one's is divergence, as is one that is not finite."""
 CHECK_EVERY = 20
 """Losses are read every so many steps, as reading one waits for the device."""
 EVALUATION_TOKENS = 65_536
@@ -83,6 +83,17 @@ class Stack(Protocol):
         ...
 
 
+def is_divergence(loss: float, first: float) -> bool:
+    """Whether a loss is no number, or twice the first one's; of losses near or below 0, one that
+    has risen by their size, at least by 1."""
+    return not math.isfinite(loss) or loss > first + max(abs(first), 1.0)
+
+
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """Seed what a model draws in its forward pass: the same when resumed, another on each rank."""
+    torch.manual_seed((seed * 1_000_003 + step) * 1_009 + rank)
+
+
 def diverged(losses: list[float]) -> bool:
     """Whether any of the latest losses, which are all that were not looked at yet, is bad."""
     return first_bad(losses[-CHECK_EVERY:], losses[0]) < min(len(losses), CHECK_EVERY)
@@ -92,6 +103,6 @@ def first_bad(losses: list[float], first: float | None = None) -> int:
     """Index of the first loss that is divergence; the length where there is none."""
     first = losses[0] if first is None else first
     for index, loss in enumerate(losses):
-        if not math.isfinite(loss) or loss > DIVERGED_ABOVE * first:
+        if is_divergence(loss, first):
             return index
     return len(losses)
