@@ -25,9 +25,14 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
 def error_line(*arguments: str, cwd: Path | None = None) -> str:
     """The one line of a command that must fail with exit code 2 and no traceback."""
     result = run(*arguments, cwd=cwd)
-    assert result.returncode == 2, result.stdout + result.stderr
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, result.stderr
+    return one_error_line(result.returncode, result.stdout, result.stderr)
+
+
+def one_error_line(code: Any, out: str, error: str) -> str:
+    """The line, if it is one and the exit code is 2."""
+    assert code == 2, out + error
+    lines = error.strip().splitlines()
+    assert len(lines) == 1, error
     assert lines[0].startswith("completedp: error: ")
     return lines[0]
 
@@ -201,12 +206,30 @@ def test_doctor() -> None:
         (("gradcheck", "--batch", "100"), "batch of 100 tokens"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_bad_input_is_one_line(
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A mistake is one line that quotes it, exit code 2, and nothing is written."""
     if arguments == ("coordcheck", "--widths", "64"):
         arguments += ("--depths", "2")
-    assert words in error_line(*arguments, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)  # in this process: importing torch again takes seconds
+    monkeypatch.setattr(sys, "argv", ["completedp", *arguments])
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main sets its own
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        with pytest.raises(SystemExit) as stop:
+            main()
+    assert words in one_error_line(stop.value.code, *capsys.readouterr())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_says_the_same(tmp_path: Path) -> None:
+    """What the command prints and returns is what its function does."""
+    assert "depth = 1000000" in error_line("plan", "--depth", "1e6", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,12 @@ def without_weights(model: nn.Module) -> nn.Module:
         for parameter in model.parameters()
         if parameter.requires_grad
     }
-    return copy.deepcopy(model, blanks)  # what is in the memo is not copied, but taken from it
+    try:
+        return copy.deepcopy(model, blanks)  # what is in the memo is not copied, but taken from it
+    except Exception as error:  # a lock, a file, a tensor that is computed from others
+        raise CompletedpError(
+            f"{type(model).__name__} cannot be copied by copy.deepcopy: {short(error)}"
+        ) from error
 
 
 @contextmanager

@@ -116,10 +116,10 @@ def probe(
 
 def _refuse_changing_buffers(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
     """Buffers that a forward pass changes would have to be kept, and reset, for each slot."""
-    alone = copy.deepcopy(model).to_empty(device=batch[0].device)
     before = dict(model.named_buffers())
     if not before:
         return
+    alone = copy.deepcopy(model).to_empty(device=batch[0].device)
     with torch.no_grad():
         for parameter in alone.parameters():
             parameter.zero_()
