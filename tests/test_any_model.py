@@ -509,17 +509,16 @@ def test_models_that_cannot_be_trained_are_one_line(tokens: str) -> None:
     task = make_task(own.vit, **VIT | {"loss": broken})
     alone = OneAtATime(task, IMAGES, device=choose_device("cpu"), dtype=torch.float32)
     trial = Runner(task, device="cpu").trial(task.recipe(IMAGES), IMAGES, 0, None)
-    assert "the loss failed: ValueError" in error_of(list, alone.run([trial]))
+    assert "own_models:vit fails on a batch: ValueError" in error_of(list, alone.run([trial]))
     assert "other keys, ['x', 'z']" in error_of(make_task, own.vit, odd)
 
 
-def test_a_maker_may_give_the_same_model_again(tokens: str) -> None:
-    """What a search does leaves the user's own model, and its weights, as they were."""
+def test_a_maker_builds_a_new_model_at_every_call(tokens: str) -> None:
+    """A function that gives one model again and again is told so: trials cannot share it."""
     model = own.NanoGPT(TEXT.width, TEXT.depth)
-    before = {name: p.clone() for name, p in model.named_parameters()}
     task = make_task(lambda scale: model, tokens, context=CONTEXT)
-    assert all(p.is_meta for p in task.blank(TEXT).parameters())
-    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    task.blank(TEXT)
+    assert "gave the same model twice" in error_of(task.model, TEXT)
 
 
 def test_dropout_is_seeded_and_resumes(tokens: str, tmp_path: Path) -> None:

@@ -307,7 +307,9 @@ def test_models_that_give_several_things_or_fail() -> None:
     found = along_width(replace(config, model="test_checks:awkward"))
     for key, values in plain.values.items():
         assert np.array_equal(found.values[key], values), key
-    with pytest.raises(CompletedpError, match=r"'test_checks:failing' cannot be checked.*'mask'"):
+    with pytest.raises(
+        CompletedpError, match=r"test_checks:failing fails on a batch: TypeError.*'mask'"
+    ):
         along_width(replace(config, model="test_checks:failing"))
 
 
@@ -502,7 +504,7 @@ def two_batches(split: str, examples: int, seed: int) -> Iterator[tuple[torch.Te
         ({"overrides": {"a": "qkv"}}, "'a=qkv' is for a model of your own"),
         ({"data": foreign.images}, "reference model reads a folder of tokens"),
         ({**MASKED, "text": "stdlib"}, "text 'stdlib' and data are both given"),
-        ({**MASKED, "data": two_batches}, "'two_batches' ended before the check did"),
+        ({**MASKED, "data": two_batches}, "'train' ended after 2 batches"),
         ({**MASKED, "loss": lambda *_: 3}, "the loss must be one number"),
         ({"make": foreign.masked}, "'foreign:masked' has 64 tokens, and the check's text 257"),
         ({"make": 3}, "the model is a int"),

@@ -27,7 +27,6 @@ from torch.func import functional_call
 from completedp.apply.model_map import TensorInfo
 from completedp.apply.plan import Plan
 from completedp.apply.structure import fans, is_norm
-from completedp.common.errors import CompletedpError
 from completedp.tasks.data import Batch, training_batches
 from completedp.tasks.task import BatchLoss, Task
 from completedp.theory.roles import Role, is_bias
@@ -48,13 +47,13 @@ def measure(
     optimizer = planned.adamw()
     loss = task.batch_loss(model)
     batches = training_batches(task.data, examples, seed, next(model.parameters()).device)
-    probe = _next(batches, task)
+    probe = next(batches)
     at_start = copy.deepcopy(model)
     before = _capture(model, loss, probe, blocks, seed)
     squares: dict[str, list[Tensor]] = defaultdict(list)
     with _seeded(seed, probe):
         for step in range(steps):
-            loss(*_next(batches, task)).total.backward()
+            loss(*next(batches)).total.backward()
             if 2 * step >= steps:
                 for tensor in tensors:
                     if (grad := model.get_parameter(tensor.name).grad) is not None:
@@ -90,16 +89,6 @@ def measure(
         sizes["initial", STREAM].append(_mean_square(before[block][1]))
         sizes["change", STREAM].append(_mean_square(after[block][1] - before[block][1]))
     return {key: math.sqrt(float(torch.stack(v).mean())) for key, v in sizes.items()}
-
-
-def _next(batches: Iterator[Batch], task: Task) -> Batch:
-    batch = next(batches, None)
-    if batch is None:
-        raise CompletedpError(
-            f"the data {task.data.name!r} ended before the check did: make the iterable longer, or "
-            "endless"
-        )
-    return batch
 
 
 @torch.no_grad()

@@ -7,13 +7,13 @@ batch, and gives one number; without one it is next-token cross-entropy.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -84,6 +84,11 @@ class Task:
                     f"{self.name} gave a model whose buffer {name} is on the meta device, without "
                     "values: make the model on the CPU"
                 )
+        if made in self._given:
+            raise CompletedpError(
+                f"{self.name} gave the same model twice: build a new one at every call"
+            )
+        self._given.add(made)
         made = without_weights(made)
         if any(p.dtype in (torch.bfloat16, torch.float16) for p in made.parameters()):
             made = made.float()  # weights are never kept below float32
@@ -95,6 +100,11 @@ class Task:
         if size not in self._blanks:
             self._blanks[size] = self.model(scale)
         return self._blanks[size]
+
+    @cached_property
+    def _given(self) -> WeakSet[nn.Module]:
+        """Models that were made, and are now without their weights."""
+        return WeakSet()
 
     @cached_property
     def _blanks(self) -> dict[tuple[int, int], nn.Module]:
@@ -127,7 +137,7 @@ class Task:
 
         def loss(*batch: torch.Tensor) -> Loss:
             with (
-                _said_plainly("loss" if self.loss else "model"),
+                _said_plainly(self.name),
                 torch.autocast(batch[0].device.type, dtype if narrow else None, enabled=narrow),
             ):
                 total = own(model, *batch)
@@ -237,32 +247,31 @@ def parameters_digest(model: nn.Module) -> str:
 
 
 def without_weights(model: nn.Module) -> nn.Module:
-    """A copy of the model with its parameters on the meta device; what no plan draws stays: what
-    is frozen, and buffers. The user's own model is left as it is."""
-    blanks: dict[int, Any] = {
-        id(parameter): nn.Parameter(torch.empty_like(parameter, device="meta"))
-        for parameter in model.parameters()
-        if parameter.requires_grad
-    }
-    try:
-        return copy.deepcopy(model, blanks)  # what is in the memo is not copied, but taken from it
-    except Exception as error:  # a lock, a file, a tensor that is computed from others
-        raise CompletedpError(
-            f"{type(model).__name__} cannot be copied by copy.deepcopy: {short(error)}"
-        ) from error
+    """The model with its parameters on the meta device; what no plan draws stays: what is frozen,
+    and buffers. Not a copy: a forward pass may be patched in ways that no copy follows."""
+    replaced: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
+            if parameter not in replaced:
+                meta = torch.empty_like(parameter, device="meta")
+                replaced[parameter] = nn.Parameter(meta)
+            module._parameters[name] = replaced[parameter]
+    return model
 
 
 @contextmanager
-def _said_plainly(what: str) -> Iterator[None]:
+def _said_plainly(name: str) -> Iterator[None]:
     """A fault of the user's model or loss in one line; running out of memory is none."""
     try:
         yield
     except (CompletedpError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if "can't allocate memory" in str(error):
+        if name == REFERENCE or "can't allocate memory" in str(error):
             raise
-        raise CompletedpError(f"the {what} failed: {short(error)}") from error
+        raise CompletedpError(f"{name} fails on a batch: {short(error)}") from error
 
 
 def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:
