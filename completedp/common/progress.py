@@ -45,10 +45,11 @@ class Reporter:
         now = time.monotonic()
         if now - self._said >= PLAIN_INTERVAL or step >= self._steps:
             self._said = now
-            left = (now - self._began) / max(1, step - self._start) * max(0, self._steps - step)
-            eta = f"ETA {duration(left)}"
+            done = step - self._start
+            left = (now - self._began) / max(1, done) * max(0, self._steps - step)
+            eta = f"ETA {duration(left)}" if done > 0 else ""  # nothing is known yet
             try:
-                line = f"{self._title} {step}/{self._steps} {note()} {eta}"
+                line = f"{self._title} {step}/{self._steps} {note()} {eta}".rstrip()
                 print(line, file=sys.stderr, flush=True)
             except OSError:  # nobody reads any more: that is no reason to stop
                 self._quiet = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -176,9 +177,11 @@ def work_shown(
 
             def note() -> str:
                 radius = f", radius {state['radius']:.2f}" if "radius" in state else ""
+                best = f"best {state['best_loss']:.4f}"
+                if not math.isfinite(state["best_loss"]):
+                    best = f"{done.steps:,} steps, none has ended yet"
                 return (
-                    f"best {state['best_loss']:.4f}{radius}, {state['diverged']:.0f} diverged, "
-                    f"slots {done.busy:.0%} busy"
+                    f"{best}{radius}, {state['diverged']:.0f} diverged, slots {done.busy:.0%} busy"
                 )
 
             reporter.update(fold.seen, note)
