@@ -311,11 +311,13 @@ class Slots:
         if self._is_reference:
             at_once = max(1, EVALUATION_TOKENS // (self._data.unit * len(slots)))
         self._model.eval()
-        for batch, size in held_out_batches(self._data, self._held_out, at_once, self.device):
-            stacked = tuple(part.expand(len(slots), *part.shape) for part in batch)
-            loss = self._evaluation_loss(parameters, buffers, *stacked)
-            total += loss.cross_entropy * size
-        self._model.train()
+        try:
+            for batch, size in held_out_batches(self._data, self._held_out, at_once, self.device):
+                stacked = tuple(part.expand(len(slots), *part.shape) for part in batch)
+                loss = self._evaluation_loss(parameters, buffers, *stacked)
+                total += loss.cross_entropy * size
+        finally:  # out of memory, the others go on training
+            self._model.train()
         count = sum(len(rows[0]) for rows in self._held_out)
         return dict(zip(slots, (total / count).tolist(), strict=True))
 
