@@ -13,6 +13,10 @@ seconds of training. A search is named WAY-SEED; the ways:
     *-multi     the same, every other round at a deeper and longer scale; the engine is told by how
                 much a trial beats the start there
     *-jitter    every trial's learning rates moved by up to half an octave that nobody is told
+    *-common    all trials of a round with one seed: the noise that they share cancels
+
+`--begin NAME` starts them from what the search NAME recommends instead. `--noise` says how much of the
+noise between seeds is common to all recipes.
 
 `--judge` trains what each search recommends, and variants of it, at a scale that no search has
 seen, on fresh seeds. Each search is OUT/NAME.npz (points and losses of every trial), the verdict
@@ -145,11 +149,12 @@ def search(
     way, _, variant = way.partition("-")
     view = View(recipe, way)
     engine = make_engine("recombine", view.bounds, seed)
-    rounds = [(BASE, slots), (DEEPER, slots // 2)] if variant == "multi" else [(BASE, slots)]
+    multi = "multi" in variant
+    rounds = [(BASE, slots), (DEEPER, slots // 2)] if multi else [(BASE, slots)]
     level = {}
     for scale, count in rounds:
         lab.stack(scale, count)
-        if variant == "multi":
+        if multi:
             own = [(recipe, FRESH + 999 + i) for i in range(count)]
             level[scale] = float(np.mean(lab.losses(own, scale, count)))
     rng = np.random.default_rng([seed, 7])
@@ -160,7 +165,8 @@ def search(
         recipes = [view.recipe_at(point) for point in points]
         if variant == "jitter":
             recipes = [r.with_values(lr=r.values.lr * 2 ** rng.uniform(-0.5, 0.5)) for r in recipes]
-        seeds = [1_000_000 * seed + number + i for i in range(count)]
+        shared = "common" in variant
+        seeds = [1_000_000 * seed + number + (0 if shared else i) for i in range(count)]
         began = time.monotonic()
         losses = lab.losses(list(zip(recipes, seeds, strict=True)), scale, count)
         spent += time.monotonic() - began
@@ -181,6 +187,28 @@ def search(
         "rung": np.array([row[2] for row in rows], dtype=np.int8),
         "recommended": engine.recommend(),
         "seconds": np.array(spent),
+        "start": np.array(json.dumps(recipe.to_dict())),
+    }
+
+
+def noise(lab: Lab, recipe: Recipe, slots: int, radius: float = 0.5) -> dict[str, float]:
+    """The spread of losses at the base: between points, between seeds, and what is left."""
+    view = View(recipe, "type")
+    rng = np.random.default_rng(5)
+    shape = (slots // 2, len(view.bounds.start))
+    points = np.clip(rng.uniform(-radius, radius, shape), view.bounds.low, view.bounds.high)
+    wanted = [(view.recipe_at(p), FRESH + 5000 + s) for p in points for s in range(4)]
+    losses = np.array(lab.losses(wanted, BASE, slots)).reshape(-1, 4)
+    losses = losses[np.isfinite(losses).all(axis=1)]
+    rest = losses - losses.mean(0) - losses.mean(1)[:, None] + losses.mean()
+    count, seeds = losses.shape
+    left = (rest**2).sum() / (count - 1) / (seeds - 1)
+    return {
+        "points": count,
+        "between points": max(0.0, losses.mean(1).var(ddof=1) - left / seeds) ** 0.5,
+        "between seeds, common to all points": max(0.0, losses.mean(0).var(ddof=1) - left / count)
+        ** 0.5,
+        "left": left**0.5,
     }
 
 
@@ -211,6 +239,8 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("out", type=Path)
     parser.add_argument("--searches", nargs="*", default=[])
+    parser.add_argument("--begin", help="start from what this search recommends")
+    parser.add_argument("--noise", action="store_true")
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--slots", type=int, default=32)
     parser.add_argument("--judge", nargs="*", choices=tuple(UNSEEN), default=[])
@@ -232,6 +262,12 @@ def main() -> None:
         View(start, "global").recipe_at(lab_found["recommended"]).save(path)
     tuned = Recipe.load(path)
     print(tuned.values, tuned.hyperparameters.log2, flush=True)
+    if args.noise:
+        print(json.dumps(noise(lab, tuned, args.slots), indent=1), flush=True)
+    if args.begin:
+        found = np.load(args.out / f"{args.begin}.npz")
+        origin = Recipe.from_dict(json.loads(str(found["start"])))
+        tuned = View(origin, args.begin.partition("-")[0]).recipe_at(found["recommended"])
     for name in args.searches:
         if (args.out / f"{name}.npz").exists():
             continue
@@ -240,20 +276,21 @@ def main() -> None:
         found = search(lab, begin, name, slots=args.slots, seconds=args.seconds)
         np.savez_compressed(args.out / f"{name}.npz", **found)
     for where in args.judge:
-        judge(lab, start, tuned, args, where)
+        judge(lab, tuned, args, where)
     if lab.compiling:
         (args.out / "compiling.json").write_text(json.dumps(lab.compiling, indent=1))
 
 
-def judge(lab: Lab, start: Recipe, tuned: Recipe, args: argparse.Namespace, where: str) -> None:
+def judge(lab: Lab, tuned: Recipe, args: argparse.Namespace, where: str) -> None:
     """Train what the searches recommend at a scale they have not seen, and at the base."""
     path = args.out / "judged.json"
     verdict = json.loads(path.read_text()) if path.exists() else {}
     wanted = {"start": tuned}
     for file in sorted(args.out.glob("*.npz")):
         if file.stem != "global-0":
-            begin = start if file.stem.startswith("global") else tuned
-            wanted |= candidates(begin, file.stem, np.load(file))
+            found = np.load(file)
+            begin = Recipe.from_dict(json.loads(str(found["start"]))) if "start" in found else tuned
+            wanted |= candidates(begin, file.stem, found)
     if args.only is not None:
         wanted = {name: recipe for name, recipe in wanted.items() if name in args.only}
     for label, scale in (("base", BASE), (where, BASE.times(UNSEEN[where]))):
