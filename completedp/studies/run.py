@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +16,19 @@ import numpy as np
 from completedp.common.errors import CompletedpError
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.config import BaseConfig, StudyConfig
-from completedp.studies.ladder import START, Rung, climb
+from completedp.studies.ladder import START, climb
 from completedp.studies.objective import Objective, search_spec
 from completedp.studies.spec import StudySpec
+from completedp.studies.spent import device_seconds
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
 from completedp.tasks.sources import overrides_from
 from completedp.tasks.task import MakeModel, Task, make_task
+from completedp.theory.evidence import Evidence, Rung, SearchRecord
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
+from completedp.theory.timescale import base_timescales, matrix_range
+from completedp.training.devices import device_name
 
 RECOMMENDED, LUCKIEST = "recommended", "best trial"
 _SAME = 1e-9
@@ -84,7 +91,7 @@ def start_from(config: BaseConfig) -> tuple[Task, Recipe]:
         config.model,
         config.data,
         base=replace(Recipe.default().base, **sizes) if sizes else None,
-        recipe=None if config.recipe == "default" else Recipe.load(config.recipe),
+        recipe=None if config.recipe == "default" else Recipe.find(config.recipe),
         loss=config.loss,
         context=config.context,
         shape=config.shape,
@@ -130,6 +137,47 @@ def _shown(value: float, error: float) -> str:
     return f"{value:.4f} +- {error:.4f}" if math.isfinite(error) else f"{value:.4f}"
 
 
+def _evidence(
+    study: Study,
+    objective: Objective,
+    recipe: Recipe,
+    rungs: Sequence[Rung],
+    *,
+    trials: int,
+    ladder_seconds: float,
+) -> Evidence:
+    """What is now known of a recipe; searches that its start came from stay on record."""
+    spec, task, before = objective.spec, objective.task, objective.recipe.evidence or Evidence()
+    seconds = Counter(before.seconds)
+    seconds.update(device_seconds(study))
+    seconds.update({device_name(objective.runner.device): ladder_seconds})
+    search = SearchRecord(
+        study=study.name,
+        engine=spec.engine,
+        space=spec.space.kind,
+        trials=trials,
+        seed=spec.seed,
+        sites=tuple(site.scale for site in spec.sites),
+    )
+    parameters = sum(p.numel() for p in task.blank(recipe.base).parameters())
+    return Evidence(
+        rungs=tuple(rungs),
+        chosen=rungs[-1].standings[0].candidate,
+        searches=(*before.searches, search),
+        model=task.name,
+        text=Path(task.data.name).name,  # of a folder, not where it is
+        digest=task.data.digest,
+        tokens_per_parameter=float(f"{recipe.base.tokens / parameters:.4g}"),
+        tau=matrix_range(base_timescales(recipe)),
+        seconds={device: round(spent, 1) for device, spent in seconds.items()},
+    )
+
+
+def _was_evidence(key: str) -> bool:
+    """Whether a recipe of schema 2 kept there what is evidence now."""
+    return key.startswith("rung_") or key in ("study", "engine", "space", "trials", "chosen")
+
+
 def best(
     study: Study,
     objective: Objective,
@@ -166,33 +214,21 @@ def best(
             different[name] = point
     candidates = {name: objective.space.recipe(base, point) for name, point in different.items()}
     scales = [base.base, *rungs]
+    began = time.monotonic()
     climbed = climb(objective.runner, candidates, scales, seeds=seeds, progress=progress)
+    took = time.monotonic() - began
     chosen = climbed[-1].standings[0]
     if not math.isfinite(chosen.mean):
         raise CompletedpError(
             f"all candidates diverge on {climbed[-1].scale}, the start among them: search from a "
             "recipe that trains there, such as one with a smaller lr"
         )
-    provenance = {
-        **{k: v for k, v in base.provenance.items() if not k.startswith("rung_")},
-        "study": study.name,
-        "engine": objective.spec.engine,
-        "space": objective.space.kind,
-        "trials": fold.seen,
-        "chosen": chosen.candidate,
-    }
-    for height, rung in enumerate(climbed):
-        provenance[f"rung_{height}_scale"] = str(rung.scale)
-        for standing in rung.standings:
-            key = f"rung_{height}_{standing.candidate.replace(' ', '_')}"
-            provenance[f"{key}_loss"] = round(standing.mean, 5)
-            provenance[f"{key}_error"] = round(standing.error, 5)
-    provenance = {k: v for k, v in provenance.items() if v not in (math.inf, -math.inf)}
-    found = Best(
-        recipe=replace(candidates[chosen.candidate], provenance=provenance),
-        chosen=chosen.candidate,
-        rungs=climbed,
+    recipe = replace(
+        candidates[chosen.candidate],
+        provenance={k: v for k, v in base.provenance.items() if not _was_evidence(k)},
     )
+    evidence = _evidence(study, objective, recipe, climbed, trials=fold.seen, ladder_seconds=took)
+    found = Best(recipe=replace(recipe, evidence=evidence), chosen=chosen.candidate, rungs=climbed)
     note = {"chosen": found.chosen, "rungs": [rung.to_dict() for rung in climbed]}
     try:
         study.set_note("best", note)
