@@ -14,13 +14,14 @@ LARGEST = 300_000
 
 
 def strangers(names: list[str]) -> list[str]:
-    """Files in a wheel that are neither code, nor the default recipe, nor about the wheel."""
+    """Files in a wheel that are neither code, nor a recipe, nor about the wheel."""
     return [
         name
         for name in names
         if not PurePosixPath(name).parts[0].endswith(".dist-info")
         and not (name.startswith("completedp/") and name.endswith(".py"))
-        and name not in ("completedp/default_recipe.json", "completedp/py.typed")
+        and not (name.startswith("completedp/recipes/") and name.endswith(".json"))
+        and name != "completedp/py.typed"
     ]
 
 
@@ -32,7 +33,7 @@ def test_the_wheel_is_small_and_has_code_alone(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.stat().st_size < LARGEST
     names = ZipFile(wheel).namelist()
-    assert "completedp/cli/main.py" in names
+    assert {"completedp/cli/main.py", "completedp/recipes/default.json"} <= set(names)
     assert strangers(names) == []
 
 
