@@ -86,7 +86,7 @@ def _fitting(plan: PlanNumbers, console: Console) -> tuple[_Layout, Table]:
     rows = _folded(plan.tensors)
     for layout in _LAYOUTS:
         last = layout is _LAYOUTS[-1]
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=last)
         table.add_column("tensor", no_wrap=not last, overflow="fold")
         for name in layout.columns:
             title = _TITLES.get(name, name) if layout.changes else name
