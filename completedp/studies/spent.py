@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from completedp.common.errors import CompletedpError
 from completedp.studies.store import Study
 
-_NOTE = "devices"
+_DEVICES, _LADDER = "devices", "ladder seconds"
+"""Notes of a study."""
 UNKNOWN = "unknown device"
 """Of workers that did not say, as those of older versions."""
 
 
 def note_device(study: Study, worker: str, device: str) -> None:
     """Keep with the study what a worker trains on."""
-    study.change_note(_NOTE, lambda old: (old or {}) | {worker: device})
+    study.change_note(_DEVICES, lambda old: (old or {}) | {worker: device})
 
 
 def device_seconds(study: Study) -> dict[str, float]:
-    """By device: how long workers had trials in hand that they finished.
+    """By device: how long workers had trials in hand that they finished, and ladders took.
 
     Trials of a worker share its device, so time in which it had several counts once; pauses do not
     count, nor what was lost with a worker that died.
@@ -24,11 +30,28 @@ def device_seconds(study: Study) -> dict[str, float]:
     for row in study.trials(curves=False):
         if row.finished_at is not None:
             spans.setdefault(row.worker, []).append((row.started_at, row.finished_at))
-    devices, seconds = study.get_note(_NOTE) or {}, dict[str, float]()
+    devices, seconds = study.get_note(_DEVICES) or {}, study.get_note(_LADDER) or {}
     for worker, own in spans.items():
         device = devices.get(worker, UNKNOWN)
         seconds[device] = seconds.get(device, 0.0) + covered(own)
     return seconds
+
+
+@contextmanager
+def ladder_time(study: Study, device: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Time a ladder: added to `seconds`, and kept with the study for one that goes on later."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        took = time.monotonic() - began
+        seconds[device] = seconds.get(device, 0.0) + took
+        with suppress(CompletedpError):  # a store that is gone takes nothing with it
+            study.change_note(_LADDER, lambda old: _added(old or {}, device, took))
+
+
+def _added(old: dict[str, float], device: str, took: float) -> dict[str, float]:
+    return old | {device: old.get(device, 0.0) + took}
 
 
 def covered(spans: list[tuple[float, float]]) -> float:
