@@ -75,17 +75,17 @@ def unchecked(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
     """Where an axis goes beyond the scales at which the recipe's values were measured."""
     ranges = recipe.evidence.ranges(recipe.base) if recipe.evidence else {}
     asked = {axis: getattr(ratios, axis) for axis in AXES}
-    beyond = [
-        axis
-        for axis, ratio in asked.items()
-        if not (ranges.get(axis, (1, 1))[0] / _SAME < ratio < ranges.get(axis, (1, 1))[1] * _SAME)
-    ]
-    if not beyond:
+
+    def is_known(axis: str) -> bool:
+        low, high = ranges.get(axis, (1.0, 1.0))  # at its base a recipe is not asked for anything
+        return low / _SAME < asked[axis] < high * _SAME
+
+    if all(map(is_known, AXES)):
         return
     wanted = ", ".join(f"{axis} x{ratio:.4g}" for axis, ratio in asked.items())
     if not ranges:
         yield f"the recipe records no run that checked it; asked for: {wanted}"
-    elif all(high < _SAME for _, high in ranges.values()):
+    elif all(low == high == 1.0 for low, high in ranges.values()):
         yield f"the recipe was checked at its base alone; asked for: {wanted}"
     else:
         numbers = ", ".join(f"x{ratio:.4g}" for ratio in asked.values())
