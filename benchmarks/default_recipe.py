@@ -49,6 +49,7 @@ def recipe_at(point: dict[str, float]) -> Recipe:
     return replace(
         shipped,
         hyperparameters=replace(shipped.hyperparameters, values=values, log2=log2),
+        evidence=None,  # of other values
     )
 
 

@@ -89,7 +89,9 @@ def test_one_call_searches_a_users_model(name: str, tokens: str, tmp_path: Path)
         recipe = study.best(rungs=[rung], seeds=2, quiet=True)
     assert recipe.base == options["base"]
     assert recipe.overrides == options.get("overrides", {})
-    assert recipe.provenance["rung_1_scale"] == str(rung)
+    assert recipe.evidence is not None
+    assert [each.scale for each in recipe.evidence.rungs] == [options["base"], rung]
+    assert recipe.evidence.ranges(recipe.base)["width"] == (1.0, 2.0)
     # The recipe alone, with nothing said again, plans the larger model.
     assert cdp.plan(make(rung), recipe, rung).ratios.width == 2.0
 

@@ -558,7 +558,8 @@ def test_routers_are_warned_of(ratio: int) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plan(wider, recipe, replace(base, width=ratio * D))
-    messages = [str(warning.message) for warning in caught]
+    others = [w for w in caught if not issubclass(w.category, cdp.ScaleWarning)]
+    messages = [str(warning.message) for warning in others]
     assert len(messages) == ratio - 1
     for word in ("model.layers.0.mlp.gate.weight and 2 more", "eps/type/router"):
         assert all(word in message for message in messages)

@@ -71,6 +71,7 @@ def test_rules_page_is_the_table() -> None:
 
 WITH_PARTS = {
     "bench": (("slots",), ("optimizer",)),
+    "recipe": (("show",), ("compare",), ("list",)),
     "search": (("start",), ("worker",), ("ray",), ("status",), ("best",)),
 }
 
@@ -251,7 +252,7 @@ def test_bad_text_is_one_line(tmp_path: Path, content: bytes, words: str) -> Non
 
 def test_recipe_faults_name_the_key(tmp_path: Path) -> None:
     """A recipe with a mistake is one line that names the key."""
-    recipe = json.loads((ROOT / "completedp" / "default_recipe.json").read_text())
+    recipe = json.loads((ROOT / "completedp" / "recipes" / "default.json").read_text())
     recipe["values"]["lr"] = -1.0
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     assert "lr = -1.0" in error_line("plan", "--recipe", "recipe.json", cwd=tmp_path)

@@ -93,7 +93,7 @@ def test_diverged_candidates_are_last() -> None:
     candidates: Any = {name: name for name in ("wild", START, "fine")}
     rung = measure(planted, candidates, BASE, seeds=(1, 2, 3))
     assert [standing.candidate for standing in rung.standings] == ["fine", START, "wild"]
-    assert rung.standings[-1].losses == [math.inf, 0.1, math.inf]  # by seed, though run backwards
+    assert rung.standings[-1].losses == (math.inf, 0.1, math.inf)  # by seed, though run backwards
     assert rung.to_dict()["standings"][-1]["losses"].count(None) == 2  # type: ignore[index]
     _, rungs = climbed(losses, ["wild", START, "fine"], seeds=3)
     assert "wild" not in rungs[1]

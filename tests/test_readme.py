@@ -31,6 +31,16 @@ def test_the_blocks_run(
     assert cdp.Recipe.load("recipe.json").rules.alpha == 0.5
 
 
+def test_the_printed_plan_is_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The README's plan is that of its first block, on a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    exec(compile(BLOCKS[0], "README.md", "exec"), {})
+    shown = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert capsys.readouterr().out in shown
+
+
 def test_the_block_with_a_users_model_calls_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the README calls with a model of the user's own takes those arguments."""
     for name, call in (("search", cdp.search), ("coordcheck", cdp.coordcheck)):

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import completedp as cdp
+from completedp.theory.evidence import Evidence, Rung, SearchRecord, Standing
 from completedp.theory.hparams import Hyperparameters, Values, coordinates
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import AXES, Rules, Shift
@@ -23,6 +24,32 @@ from completedp.theory.schedule import Schedule
 
 WIDTHS = {"embedding": 64, "qkv": 64, "mlp_out": 256, "q_norm": 16, "unembedding": 64}
 SHIFT = Shift(role="qk_norm", hyperparameter="eps", axis="width", by=-1.0)
+SCALES = [Scale(**BASE), Scale(**(BASE | {"width": 128, "tokens": 4 * BASE["tokens"]}))]
+EVIDENCE = Evidence(
+    rungs=tuple(
+        Rung(
+            scale=scale,
+            seeds=(2**31, 2**31 + 1),
+            standings=(
+                Standing(candidate="found", losses=(2.25, 2.75)),
+                Standing(candidate="start", losses=(2.5, math.inf)),
+            ),
+        )
+        for scale in SCALES
+    ),
+    chosen="found",
+    searches=(
+        SearchRecord(
+            study="s", engine="random", space="type", trials=7, seed=3, sites=tuple(SCALES)
+        ),
+    ),
+    model="reference",
+    text="a text",
+    digest="0123abcd",
+    tokens_per_parameter=12.5,
+    tau=(0.25, math.inf),
+    seconds={"NVIDIA H200": 12.5},
+)
 
 
 def make(**changes: Any) -> Recipe:
@@ -44,6 +71,7 @@ def make(**changes: Any) -> Recipe:
         "overrides": {r"sub_norm$": "latent_norm", r"\.wide\.": "mlp_in"},
         "constants": {"config.logit_scale": 0.0625, "embed_tokens.embed_scale": 8.0},
         "provenance": {"who": "a search", "trials": 768, "loss": 4.344, "real": True},
+        "evidence": EVIDENCE,
     }
     return Recipe(**(fields | changes))
 
@@ -157,19 +185,37 @@ def test_file_is_readable_json_with_a_schema(tmp_path: Path) -> None:
     text = (tmp_path / "recipe.json").read_text()
     assert text.endswith("}\n")
     assert text.count("\n") > 20
-    assert json.loads(text)["schema"] == 2
+    assert json.loads(text)["schema"] == 3
 
 
 def test_files_of_the_first_schema_are_read(tmp_path: Path) -> None:
     """A file from before overrides, constants and optimizers has none, none noted, and AdamW."""
     data = on_disk(make()) | {"schema": 1}
-    for path in ("overrides", "constants", "rules.optimizer"):
+    for path in ("overrides", "constants", "rules.optimizer", "evidence"):
         data = without(data, path)
     (tmp_path / "old.json").write_text(json.dumps(data))
     found = Recipe.load(tmp_path / "old.json")
-    assert found == make(overrides={}, constants=None)
+    assert found == make(overrides={}, constants=None, evidence=None)
     assert found.rules.optimizer == "adamw"
-    assert found.to_dict()["schema"] == 2
+    assert found.to_dict()["schema"] == 3
+
+
+def test_files_of_the_second_schema_are_read(tmp_path: Path) -> None:
+    """A file from before evidence has none, keeps its words, and is written as schema 3."""
+    data = without(on_disk(make()), "evidence") | {"schema": 2}
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    found = Recipe.load(tmp_path / "old.json")
+    assert found == make(evidence=None)
+    assert found.to_dict()["schema"] == 3
+
+
+def test_other_values_or_rules_leave_the_evidence_behind() -> None:
+    """What was measured is said of the values and rules that were measured, and of no others."""
+    recipe = make()
+    assert recipe.with_values(lr=recipe.values.lr).evidence == EVIDENCE
+    assert recipe.with_rules(alpha=0.5).evidence == EVIDENCE
+    assert recipe.with_values(lr=1.0).evidence is None
+    assert recipe.with_rules(alpha=1.0).evidence is None
 
 
 def test_save_makes_missing_folders(tmp_path: Path) -> None:
@@ -222,7 +268,7 @@ def test_odd_keys_do_not_break_the_line(tmp_path: Path, where: str) -> None:
     [
         *("schema", "base", "head_dim", "values", "log2_multipliers", "no_decay", "widths"),
         *("rules", "schedule", "provenance", "base.width", "base.tokens", "values.lr"),
-        *("overrides", "constants"),
+        *("overrides", "constants", "evidence"),
     ],
 )
 def test_missing_keys_are_errors(tmp_path: Path, path: str) -> None:
@@ -235,7 +281,7 @@ def test_missing_keys_are_errors(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
-        ("schema", 3, "schema"),
+        ("schema", 4, "schema"),
         ("schema", 0, "schema"),
         ("schema", "1", "schema"),
         ("schema", True, "schema"),
@@ -314,6 +360,23 @@ def test_missing_keys_are_errors(tmp_path: Path, path: str) -> None:
         ("provenance", "me", "provenance"),
         ("provenance.who", None, "provenance.who"),
         ("provenance.who", ["a", "b"], "provenance.who"),
+        ("evidence", [], "evidence"),
+        ("evidence.losses", 1, "evidence.losses"),
+        ("evidence.chosen", "nobody", "evidence: chosen = 'nobody'"),
+        ("evidence.tau", [1.0], "evidence: tau = [1.0]"),
+        ("evidence.tau", [2.0, 1.0], "evidence: tau"),
+        ("evidence.tau", ["short", 1.0], "evidence.tau"),
+        ("evidence.tokens_per_parameter", -1, "evidence: tokens_per_parameter"),
+        ("evidence.seconds", {"H200": -1}, "evidence: seconds.H200"),
+        ("evidence.rungs.1.scale.width", 0, "evidence.rungs[1].scale: width"),
+        ("evidence.rungs.1.seeds", [1.5, 2], "evidence.rungs[1].seeds"),
+        ("evidence.rungs.1.seeds", [1], "evidence.rungs[1]: 'found' has 2 losses for 1 seeds"),
+        ("evidence.rungs.0.standings", [], "evidence.rungs[0]"),
+        ("evidence.rungs.0.standings.1.losses", [], "evidence.rungs[0].standings[1]"),
+        ("evidence.rungs.0.standings.1.losses", ["low"], "rungs[0].standings[1].losses"),
+        ("evidence.searches.0.trials", -1, "evidence.searches[0]: trials"),
+        ("evidence.searches.0.engine", None, "evidence.searches[0].engine"),
+        ("evidence.searches.0.sites", [{}], "evidence.searches[0].sites[0].width"),
     ],
 )
 def test_bad_entries_are_one_line_errors(tmp_path: Path, path: str, value: Any, named: str) -> None:
@@ -328,6 +391,10 @@ PATHS = [
     *("rules.shifts.0.role", "schedule", "schedule.kind", "schedule.warmup"),
     *("schedule.boundaries", "schedule.levels", "provenance", "provenance.who"),
     *("overrides", "overrides.odd", "constants", "constants.a", "rules.optimizer"),
+    *("evidence", "evidence.rungs", "evidence.rungs.0", "evidence.rungs.0.seeds"),
+    *("evidence.rungs.0.standings", "evidence.rungs.0.standings.0.losses", "evidence.searches"),
+    *("evidence.searches.0.sites", "evidence.tau", "evidence.seconds", "evidence.chosen"),
+    *("evidence.tokens_per_parameter", "evidence.text"),
 ]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),

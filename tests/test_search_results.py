@@ -18,6 +18,7 @@ from helpers import error_of
 from studies import (
     BASE,
     LONG,
+    MODEL,
     OPTIONS,
     make_recipe,
     make_study,
@@ -28,10 +29,12 @@ from studies import (
     write_tokens,
 )
 
+from completedp.cli.recipe import ShowVerb as RecipeShow
 from completedp.cli.search import BestVerb, ExportVerb, StartVerb, StatusVerb
 from completedp.common.errors import CompletedpError
+from completedp.lm.reference import meta_model
 from completedp.lm.shape import Shape
-from completedp.studies import ladder
+from completedp.studies import ladder, spent
 from completedp.studies.candidates import (
     EARLIER,
     HALF_WAY,
@@ -42,11 +45,12 @@ from completedp.studies.candidates import (
     candidates,
 )
 from completedp.studies.export import export_csv, export_optuna
-from completedp.studies.ladder import START, Kept, Rung, Standing
+from completedp.studies.ladder import START, Kept
 from completedp.studies.run import Best, best
 from completedp.studies.status import _rate, status
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
+from completedp.theory.evidence import Rung, SearchRecord, Standing
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
@@ -218,7 +222,7 @@ def plant_ladder(
 def test_the_best_is_what_wins_on_the_last_rung(
     data: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lowest mean on the last rung is the recipe, and its provenance says how it came there."""
+    """The lowest mean on the last rung is the recipe, and its evidence says how it came there."""
     study = make_study(store, data, trials=30, recipe=replace(make_recipe(), provenance={"a": "b"}))
     claims = planted(study, data, [2.5, *np.linspace(2.4, 2.2, 9), 1.0])
 
@@ -240,13 +244,28 @@ def test_the_best_is_what_wins_on_the_last_rung(
     point = found.recipe.hyperparameters.vector(names)
     assert point.tolist() == fold.engine.recommend().tolist()
     assert point.tolist() != claims[-1].point.tolist()
-    told = found.recipe.provenance
-    assert told["a"] == "b"
-    assert (told["study"], told["engine"], told["space"]) == ("tune", "recombine", "kronecker")
-    assert (told["trials"], told["chosen"]) == (11, RECOMMENDED)
-    assert (told["rung_1_best_trial_loss"], told["rung_2_recommended_loss"]) == (1.5, 2.35)
-    assert told["rung_2_start_error"] == 0.05
-    assert "rung_0_best_trial_loss" not in told
+    assert found.recipe.provenance == {"a": "b"}  # the user's own words, and no others
+    told = found.recipe.evidence
+    assert told is not None
+    assert told.searches == (
+        SearchRecord(study="tune", engine="recombine", space="kronecker", trials=11, sites=(BASE,)),
+    )
+    assert (told.chosen, told.rungs) == (RECOMMENDED, tuple(found.rungs))
+    assert told.ranges(BASE) == {
+        **{axis: (1.0, 1.0) for axis in ("width", "depth", "batch")},
+        "tokens": (1.0, 4.0),
+    }
+    objective = objective_of(study, data)
+    assert (told.model, told.text, told.digest) == (
+        "reference",
+        "tokens",
+        objective.task.data.digest,
+    )
+    parameters = sum(p.numel() for p in meta_model(MODEL).parameters())
+    assert told.tokens_per_parameter == pytest.approx(BASE.tokens / parameters, rel=1e-3)
+    at_base = objective.task.plan(found.recipe, BASE)
+    taus = [tensor.tau for tensor in at_base.tensors if tensor.info.role.is_matrix]
+    assert told.tau == pytest.approx((min(taus), max(taus)))
     note = study.get_note("best")
     assert note is not None
     assert (note["chosen"], len(note["rungs"])) == (RECOMMENDED, 3)
@@ -304,6 +323,58 @@ def test_the_rate_leaves_pauses_out() -> None:
     assert _rate([]) == 0.0
 
 
+def test_trials_of_a_worker_share_its_device(store: Store) -> None:
+    """Time in which a worker has several trials counts once, pauses not at all, by device."""
+    study = store.create_study("timed", {"trials": 9})
+    spans = [("a", 0, 10), ("a", 5, 12), ("a", 100, 103), ("b", 0, 4), ("old", 1, 3)]
+    rows = [SimpleNamespace(worker=w, started_at=s, finished_at=e) for w, s, e in spans]
+    rows.append(SimpleNamespace(worker="a", started_at=200.0, finished_at=None))
+    study.trials = lambda **_: rows  # type: ignore[method-assign]
+    spent.note_device(study, "a", "NVIDIA H200")
+    spent.note_device(study, "b", "NVIDIA H200")
+    assert spent.device_seconds(study) == {"NVIDIA H200": 12.0 + 3.0 + 4.0, spent.UNKNOWN: 2.0}
+
+
+def test_ladders_count_even_if_they_end_early(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ladder's time is the study's from then on, also of one that was stopped half way."""
+    clock = iter([100.0, 105.0, 200.0, 202.0])
+    monkeypatch.setattr(spent, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    study = store.create_study("timed", {"trials": 1})
+    seconds = spent.device_seconds(study)
+    assert seconds == {}
+    with pytest.raises(KeyboardInterrupt), spent.ladder_time(study, "GPU", seconds):
+        raise KeyboardInterrupt
+    assert seconds == spent.device_seconds(study) == {"GPU": 5.0}
+    with spent.ladder_time(study, "GPU", seconds):
+        pass
+    assert seconds == spent.device_seconds(study) == {"GPU": 7.0}
+
+
+def test_a_worker_says_what_it_trains_on(data: str, store: Store) -> None:
+    """After real work, the study knows its device and that it took some time."""
+    study = make_study(store, data, trials=2)
+    searched(study, data, slots=2)
+    ((device, seconds),) = spent.device_seconds(study).items()
+    assert device.startswith("CPU (")
+    assert seconds > 0
+
+
+def test_a_study_begun_before_evidence_goes_on(data: str, store: Store) -> None:
+    """What is known of the start, and how that is written, do not make another study of it."""
+    study = make_study(store, data)
+    old = json.loads(json.dumps(study.spec))
+    old["recipe"]["schema"] = 2
+    del old["recipe"]["evidence"]
+    assert store.create_study("older", old).spec["recipe"]["schema"] == 2
+    assert store.create_study("older", study.spec).name == "older"
+    objective_of(store.study("older"), data)
+    other = json.loads(json.dumps(study.spec))
+    other["recipe"]["values"]["lr"] = 0.5
+    assert "recipe.values.lr" in error_of(store.create_study, "older", other)
+
+
 def test_the_recipe_is_written_and_searched_on(
     data: str, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -320,8 +391,11 @@ def test_the_recipe_is_written_and_searched_on(
     assert start["lr/type/qkv"] == first.hyperparameters.log2["lr/type/qkv"] != 0.0
     planted(wider, data, [2.0, 2.0])
     second = best(wider, objective_of(wider, data), seeds=1).recipe
-    assert "rung_0_start_loss" in second.provenance
-    assert "rung_1_start_loss" not in second.provenance
+    assert first.evidence is not None
+    assert second.evidence is not None
+    assert [len(one.evidence.rungs) for one in (first, second) if one.evidence] == [2, 1]
+    assert [search.study for search in second.evidence.searches] == ["tune", "wider"]
+    assert second.evidence.trials == 4
 
 
 def test_the_start_is_kept_when_nothing_beats_it(
@@ -332,7 +406,8 @@ def test_the_start_is_kept_when_nothing_beats_it(
     planted(study, data, [2.5, 2.4, 2.3])
     plant_ladder(monkeypatch, lambda name, ratio: [2.0] if name == START else [2.1])
     found = best(study, objective_of(study, data), seeds=1)
-    assert found.chosen == found.recipe.provenance["chosen"] == START
+    assert found.recipe.evidence is not None
+    assert found.chosen == found.recipe.evidence.chosen == START
     assert "nothing found beats the start" in found.lines()
     names = study.spec["space"]["coordinates"]
     start = found.recipe.hyperparameters.vector(names)
@@ -478,7 +553,13 @@ def test_the_verbs_from_start_to_recipe(
     verb = BestVerb(out=out, seeds=2, rungs=("tokens=2",), json=True, **where)
     assert verb.run() == 0
     chosen = json.loads(capsys.readouterr().out)["chosen"]
-    assert Recipe.load(out).provenance["chosen"] == chosen
+    written = Recipe.load(out).evidence
+    assert written is not None
+    assert written.chosen == chosen
+    assert [name for name in written.seconds if not name.startswith("CPU")] == []
+    assert sum(written.seconds.values()) > 0
+    assert RecipeShow(recipe=out).run() == 0
+    assert "tokens x2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

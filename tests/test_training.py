@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.common.process import only_process
 from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel, meta_model
@@ -24,7 +24,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.checkpoint import FILE, read_step
 from completedp.training.config import TrainConfig
-from completedp.training.loop import Result, train
+from completedp.training.loop import Result, _digest, train
 from completedp.training.metrics import read_metrics
 from completedp.training.trials import is_divergence
 
@@ -63,6 +63,22 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def losses(folder: Path) -> list[tuple[int, float]]:
     return [(row["step"], row["loss"]) for row in read_metrics(folder) if "loss" in row]
+
+
+def test_a_run_warns_of_its_recipe(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """What there is to doubt of the recipe at the run's scale is said before it starts."""
+    wider = config(data, tmp_path / "wide", width=32, stop_after=1)
+    with pytest.warns(ScaleWarning, match="width x2, depth x1"):
+        train(wider, recipe=recipe, quiet=True)
+
+
+def test_runs_begun_before_evidence_go_on() -> None:
+    """The digest that a run is known by is the one of before, whatever is known of the recipe."""
+    default = Recipe.default()
+    before = "e2bbf9919eddc2c80d9752a2325506e9c62d7b6ddeb6fe26db67469f1c0fa592"
+    assert default.evidence is not None
+    assert _digest(default) == _digest(replace(default, evidence=None)) == before
+    assert _digest(default.with_values(lr=0.5)) != before
 
 
 def test_resume_is_bit_equal(data: str, recipe: Recipe, tmp_path: Path) -> None:

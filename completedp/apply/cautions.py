@@ -14,11 +14,13 @@ from torch import nn
 from completedp.apply.model_map import ModelMap
 from completedp.apply.settings import config_of, embedding_scales, setting
 from completedp.apply.structure import Structure, fans, is_norm
+from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.scale import Scale
 from completedp.theory.transfer import Transfer
+from completedp.theory.trust import doubts
 
 # Settings of a model that scale its layers by depth or its logits by width, with what undoes them.
 _OWN_SCALES: dict[str, Callable[[Any], Any]] = {
@@ -110,6 +112,30 @@ def plan_cautions(
         yield from _no_output(model)
     if _any_multiplier(multipliers):
         yield from _own_depth_scaling(model)
+
+
+def scale_cautions(plan: PlanNumbers) -> Iterator[str]:
+    """What to doubt of a plan's recipe at its target: theory/trust.py."""
+    recipe = plan.recipe
+    yield from doubts(
+        recipe,
+        plan.target,
+        taus=[tensor.tau for tensor in plan.tensors if tensor.info.role.is_matrix],
+        tokens_per_parameter=recipe.base.tokens / _base_parameters(plan),
+    )
+
+
+def _base_parameters(plan: PlanNumbers) -> float:
+    """About how many parameters the base model had: this one's, each dimension at base."""
+    ratios, count = plan.ratios, 0.0
+    for tensor in plan.tensors:
+        role, shrunk = tensor.info.role, tensor.width_ratio
+        if role.is_matrix and role.in_blocks:  # wider both ways
+            shrunk *= ratios.width
+        if role.in_blocks:
+            shrunk *= ratios.depth
+        count += math.prod(tensor.info.shape) / shrunk
+    return count
 
 
 def _any_multiplier(multipliers: Sequence[tuple[float, float]]) -> bool:

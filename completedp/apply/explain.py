@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from completedp.apply.tensors import PlanNumbers, TensorPlan
 
 _DECIDED = {
@@ -20,9 +22,12 @@ _CARRIED = {
 def explain(plan: PlanNumbers, name: str, hyperparameter: str | None = None) -> str:
     """What a tensor is and where each of its values comes from; or one of them, in a line."""
     tensor = plan[name]
+    if hyperparameter == "tau":
+        return f"{tensor.name}: {_tau(tensor)}"
     if hyperparameter is not None:
         return _line(plan, tensor, hyperparameter)
     lines = [_line(plan, tensor, each).removeprefix(tensor.name + ": ") for each in tensor.values]
+    lines.append(_tau(tensor))
     return "\n".join([_what(plan, tensor), *(f"  {line}" for line in lines)])
 
 
@@ -34,6 +39,17 @@ def _what(plan: PlanNumbers, tensor: TensorPlan) -> str:
     return (
         f"{tensor.name} is {info.type}, a {info.role}{known}, {_DECIDED[info.how]}{where}; "
         f"width x{tensor.width_ratio:g}{start}"
+    )
+
+
+def _tau(tensor: TensorPlan) -> str:
+    """The timescale of its decay, which is no value of its own."""
+    if tensor.tau == math.inf:
+        return "tau = infinite: no decay"
+    lr = "" if tensor.independent_decay else f"{tensor.lr:.6g} (lr) x "
+    return (
+        f"tau = 1 / ({lr}{tensor.weight_decay:.6g} (weight_decay) x {tensor.steps:,} (steps)) = "
+        f"{tensor.tau:.4g} run lengths"
     )
 
 

@@ -13,7 +13,7 @@ from completedp.apply.model_map import TensorInfo
 from completedp.apply.multipliers import Wanted, choose_ways, fold
 from completedp.apply.planned import Plan
 from completedp.apply.tensors import TensorPlan
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES
 from completedp.theory.scale import Scale
@@ -33,7 +33,8 @@ def plan(
     `target` is the run's size: width in features, depth in blocks, batch and tokens in tokens.
     `overrides` are as for `classify`, tried before the recipe's own. `multipliers` says how
     residual multipliers are carried: by buffers that the model has, folded into the last weights of
-    a branch, or by forward hooks; `auto` takes the first of these that the model allows.
+    a branch, or by forward hooks; `auto` takes the first of these that the model allows. What there
+    is to doubt of the recipe at the target is warned of (`ScaleWarning`), and in `plan.cautions`.
 
     >>> import torch, completedp as cdp
     >>> with torch.device("meta"):
@@ -43,6 +44,21 @@ def plan(
     >>> found["blocks.0.attn.qkv.weight"].lr, found.residual_multipliers[0]
     (0.001275, (0.5, 0.5))
     """
+    found = make_plan(model, recipe, target, overrides=overrides, multipliers=multipliers)
+    for line in found.cautions:
+        warnings.warn(line, ScaleWarning, stacklevel=2)
+    return found
+
+
+def make_plan(
+    model: nn.Module,
+    recipe: Recipe,
+    target: Scale,
+    *,
+    overrides: Mapping[str, str] | None = None,
+    multipliers: Wanted = "auto",
+) -> Plan:
+    """The same without a word on the recipe: for trials, whose scale is what is being measured."""
     model_map = classify(model, overrides, inherited=recipe.overrides)
     cautions.check_fit(model_map, recipe, target)
     ways = choose_ways(model_map, multipliers)
@@ -51,7 +67,7 @@ def plan(
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
         cautions.check_not_frozen(model_map, residual)
     for message in cautions.plan_cautions(model_map, transfer, residual):
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(message, stacklevel=3)
     tensors = [fold(_tensor_plan(info, transfer), ways) for info in model_map]
     return Plan(recipe, target, model_map, tensors, residual, ways)
 
@@ -78,4 +94,5 @@ def _tensor_plan(info: TensorInfo, transfer: Transfer) -> TensorPlan:
         values=values,
         borrowed=transfer.is_borrowed(info.type),
         independent_decay=transfer.recipe.rules.weight_decay == "independent",
+        steps=transfer.target.steps,
     )

@@ -8,6 +8,7 @@ import torch
 from torch.optim import Optimizer
 
 from completedp.apply import explain, initialise, multipliers, optimise
+from completedp.apply.cautions import scale_cautions
 from completedp.apply.optimise import Implementation
 from completedp.apply.optimizer_check import OptimizerCheck, check_optimizer
 from completedp.apply.table import render
@@ -56,7 +57,16 @@ class Plan(PlanNumbers):
         """Whether an optimizer still holds what was planned: `.passed`; prints each difference."""
         return check_optimizer(self, optimizer)
 
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What there is to doubt of the recipe at this target; printed first."""
+        return tuple(scale_cautions(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain values for JSON."""
+        return {"cautions": list(self.cautions), **super().to_dict()}
+
     def __str__(self) -> str:
-        return render(self)
+        return render(self, self.cautions)
 
     __repr__ = __str__

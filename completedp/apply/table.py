@@ -1,9 +1,17 @@
-"""A plan as a table for people: equal layers folded into one row, base -> target values."""
+"""A plan as a table for people: equal layers folded into one row, base -> target values.
+
+As much of it as the terminal is wide: narrow ones see the values at the target alone. No number is
+ever cut off.
+"""
 
 from __future__ import annotations
 
 import io
 import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
@@ -13,30 +21,83 @@ from rich.table import Table
 from completedp.apply.tensors import PlanNumbers, TensorPlan
 from completedp.theory.roles import BRANCHES
 
+WIDE = 180
+"""Columns where there is no terminal, as in a file."""
 
-def render(plan: PlanNumbers, width: int = 180) -> str:
-    """The plan as text, with lines no longer than `width`."""
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which columns a table has after the tensors' names."""
+
+    columns: tuple[str, ...]
+    changes: bool = False
+    """Whether values are shown as base -> target."""
+
+
+_VALUES = ("init std", "lr", "decay", "eps")
+_LAYOUTS = (
+    _Layout(("role", "shape", *_VALUES, "betas", "multiplier", "tau"), changes=True),
+    _Layout(("role", *_VALUES, "betas", "multiplier", "tau")),
+    _Layout((*_VALUES, "betas", "multiplier", "tau")),
+    _Layout((*_VALUES, "tau")),
+)
+"""From wide to narrow."""
+_TITLES = {"decay": "weight decay"}
+
+
+def render(plan: PlanNumbers, cautions: Sequence[str] = (), width: int | None = None) -> str:
+    """The plan as text of so many columns: what to doubt of it, its scales, its table.
+
+    Without a `width`, those of the terminal.
+    """
+    width = width or shutil.get_terminal_size((WIDE, 24)).columns
     text = io.StringIO()
     console = Console(file=text, width=width, color_system=None)
-    rules = plan.recipe.rules
-    console.print(f"{rules.parameterisation}, alpha {rules.alpha:g}", highlight=False)
-    console.print(f"  base    {plan.recipe.base}", highlight=False)
-    console.print(f"  target  {plan.target}: {plan.target.steps:,} steps", highlight=False)
-    ratios = plan.ratios
-    console.print(
-        f"  ratios  width x{ratios.width:g}, depth x{ratios.depth:g}, batch x{ratios.batch:g}, "
-        f"tokens x{ratios.tokens:g}, r {ratios.r:g}; residual branches {_residual(plan)}",
-        highlight=False,
-    )
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("tensor", "role", "shape"):
-        table.add_column(name, no_wrap=True)
-    for name in ("init std", "lr", "weight decay", "eps", "betas", "multiplier"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for rows in _folded(plan.tensors):
-        table.add_row(*_row(rows))
+    layout, table = _fitting(plan, console)
+    for caution in cautions:
+        text.write(textwrap.fill(f"caution: {caution}", width, subsequent_indent="  ") + "\n")
+    for line in _head(plan, layout):
+        text.write(textwrap.fill(line, width, subsequent_indent=" " * 10) + "\n")
     console.print(table, highlight=False)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+
+def _head(plan: PlanNumbers, layout: _Layout) -> list[str]:
+    """The rules and the scales, and what the table has no room for."""
+    rules, ratios = plan.recipe.rules, plan.ratios
+    lines = [
+        f"{rules.parameterisation}, alpha {rules.alpha:g}",
+        f"  base    {plan.recipe.base}",
+        f"  target  {plan.target}: {plan.target.steps:,} steps",
+        f"  ratios  width x{ratios.width:g}, depth x{ratios.depth:g}, batch x{ratios.batch:g}, "
+        f"tokens x{ratios.tokens:g}, r {ratios.r:g}; residual branches {_residual(plan)}",
+    ]
+    if "betas" not in layout.columns:
+        pairs = ((t.beta1, t.beta2) for t in plan.tensors)
+        betas = (_span(values, "") for values in zip(*pairs, strict=True))
+        lines.append(f"  betas   {', '.join(betas)}")
+    if not layout.changes:
+        lines.append("  values at the target; a wider terminal shows more")
+    return lines
+
+
+def _fitting(plan: PlanNumbers, console: Console) -> tuple[_Layout, Table]:
+    """The widest layout that fits; in the last one names go on in the next line."""
+    rows = _folded(plan.tensors)
+    for layout in _LAYOUTS:
+        last = layout is _LAYOUTS[-1]
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=last)
+        table.add_column("tensor", no_wrap=not last, overflow="fold")
+        for name in layout.columns:
+            title = _TITLES.get(name, name) if layout.changes else name
+            justify = "left" if name in ("role", "shape") else "right"
+            table.add_column(title, justify=justify, no_wrap=True)
+        for run in rows:
+            cells = _cells(run[0], changes=layout.changes)
+            table.add_row(_name(run), *(cells[name] for name in layout.columns))
+        if last or console.measure(table).maximum < console.width:
+            return layout, table
+    raise AssertionError("there is a last layout")
 
 
 def _folded(tensors: list[TensorPlan]) -> list[list[TensorPlan]]:
@@ -60,26 +121,35 @@ def _values(tensor: TensorPlan) -> tuple[object, ...]:
     )
 
 
-def _row(rows: list[TensorPlan]) -> list[str]:
-    tensor = rows[0]
-    name = tensor.name
+def _name(rows: list[TensorPlan]) -> str:
+    """The tensors' name, with the blocks that it stands for."""
+    name = rows[0].name
     if len(rows) > 1:
         layers = [re.search(r"\.(\d+)\.", t.name) for t in rows]
         first, last = layers[0], layers[-1]
         if first and last:
             name = name.replace(f".{first[1]}.", f".{first[1]}-{last[1]}.", 1)
-    std = _change(tensor.base.get("init_std"), tensor.init_std)
-    return [
-        name,
-        f"{tensor.info.role}{' ~' if tensor.borrowed else ''}",
-        "x".join(map(str, tensor.info.shape)),
-        f"= {tensor.init_value:g}" if tensor.init_std is None else std,
-        _change(tensor.base["lr"], tensor.lr),
-        _change(tensor.base["weight_decay"], tensor.weight_decay),
-        _change(tensor.base["eps"], tensor.eps),
-        f"{tensor.beta1:.4g} {tensor.beta2:.4g}",
-        f"{tensor.multiplier:.4g}",
-    ]
+    return name
+
+
+def _cells(tensor: TensorPlan, *, changes: bool) -> dict[str, str]:
+    """What the columns say of a tensor."""
+    base = tensor.base if changes else {}
+
+    def shown(name: str) -> str:
+        return _change(base.get(name, getattr(tensor, name)), getattr(tensor, name))
+
+    return {
+        "role": f"{tensor.info.role}{' ~' if tensor.borrowed else ''}",
+        "shape": "x".join(map(str, tensor.info.shape)),
+        "init std": f"= {tensor.init_value:g}" if tensor.init_std is None else shown("init_std"),
+        "lr": shown("lr"),
+        "decay": shown("weight_decay"),
+        "eps": shown("eps"),
+        "betas": f"{tensor.beta1:.4g} {tensor.beta2:.4g}",
+        "multiplier": f"{tensor.multiplier:.4g}",
+        "tau": f"{tensor.tau:.3g}",
+    }
 
 
 def _change(base: float | None, target: float | None) -> str:
@@ -93,8 +163,7 @@ def _residual(plan: PlanNumbers) -> str:
     values = {value for pair in plan.residual_multipliers for value in pair}
     if not values:
         return "x1"
-    low, high = min(values), max(values)
-    text = f"x{low:.4g}" if low == high else f"x{low:.4g} to x{high:.4g}"
+    text = _span(values, "x")
     carried = {
         "buffer": "",
         "fold": ", folded into the weights that end them",
@@ -102,3 +171,10 @@ def _residual(plan: PlanNumbers) -> str:
     }
     ways = dict.fromkeys(plan.ways[branch] for branch in BRANCHES)
     return text + "".join(carried[way] for way in ways)
+
+
+def _span(values: Iterable[float], before: str) -> str:
+    """The least and the largest of some numbers, or the one that they all are."""
+    found = list(values)
+    low, high = (f"{before}{each:.4g}" for each in (min(found), max(found)))
+    return low if low == high else f"{low} to {high}"

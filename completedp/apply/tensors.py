@@ -7,6 +7,7 @@ others) takes them from here, and `Plan` (planned.py) puts it all together.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from completedp.common.errors import CompletedpError
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, Role, is_bias
 from completedp.theory.scale import Ratios, Scale
+from completedp.theory.timescale import timescale
 from completedp.theory.value import Trace, Value
 
 Way = Literal["buffer", "fold", "hook"]
@@ -38,6 +40,8 @@ class TensorPlan:
     """Whether the recipe knows its role alone, and not its type."""
     independent_decay: bool = False
     """Whether the planned weight decay is not multiplied by lr."""
+    steps: int = 1
+    """Of the run that is planned."""
 
     @property
     def name(self) -> str:
@@ -58,6 +62,12 @@ class TensorPlan:
     def torch_weight_decay(self) -> float:
         """As torch's AdamW takes it, which multiplies by lr: a schedule then scales both alike."""
         return self.weight_decay / self.lr if self.independent_decay else self.weight_decay
+
+    @property
+    def tau(self) -> float:
+        """The timescale of its decay in run lengths; infinite without decay (timescale.py)."""
+        independent = self.independent_decay
+        return timescale(self.lr, self.weight_decay, self.steps, independent=independent)
 
     @property
     def eps(self) -> float:
@@ -127,6 +137,7 @@ class TensorPlan:
         plain = asdict(self.info) | {"role": str(self.info.role), "shape": list(self.info.shape)}
         names = ("width_ratio", "init_std", "init_value", "lr", "weight_decay", "eps")
         plain |= {name: getattr(self, name) for name in (*names, "beta1", "beta2", "multiplier")}
+        plain["tau"] = self.tau if math.isfinite(self.tau) else None
         plain |= {"borrowed": self.borrowed, "base": self.base}
         plain["trace"] = {name: [list(term) for term in t] for name, t in self.trace.items()}
         return plain

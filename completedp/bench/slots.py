@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from completedp.apply.plan import plan
+from completedp.apply.plan import make_plan
 from completedp.bench.config import SlotsBenchConfig
 from completedp.lm.reference import meta_model, planned_model
 from completedp.lm.transformer import ModelConfig
@@ -218,7 +218,7 @@ def full_stack(
         compile=True,
     )
     recipe, scale = _recipe(config, bench)
-    planned = plan(meta_model(config), recipe, scale)
+    planned = make_plan(meta_model(config), recipe, scale)
     slots.prepare()
     for slot in range(count):
         slots.fill(slot, Trial(plan=planned, seed=slot, steps=1000, key=slot))

@@ -26,6 +26,7 @@ from completedp.cli import (  # noqa: F401 - each enters itself in VERBS
     quickstart,
     rules,
     plan,
+    recipe,
     inspect,
     data,
     train,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
 from completedp.cli.shared import Verb, print_json, register
+from completedp.common.errors import ScaleWarning
 from completedp.lm.shape import Shape
 from completedp.theory.recipe import Recipe
 from completedp.training.config import scale_like
@@ -17,7 +19,7 @@ class PlanVerb(Verb):
     """Every tensor's values at a target scale, for the reference model or your own."""
 
     recipe: str = "default"
-    """Recipe file, or `default`."""
+    """Recipe file, or the name of one that ships (`completedp recipe list`)."""
     width: int | None = None
     """d_model; the recipe's base if not given, as for the next three."""
     depth: int | None = None
@@ -46,11 +48,11 @@ class PlanVerb(Verb):
     def run(self) -> int:
         """Print the plan."""
         from completedp.apply.export import export
-        from completedp.apply.plan import plan
+        from completedp.apply.plan import make_plan
         from completedp.lm.reference import ReferenceModel
         from completedp.tasks.sources import model_from, overrides_from
 
-        recipe = Recipe.default() if self.recipe == "default" else Recipe.load(self.recipe)
+        recipe = Recipe.find(self.recipe)
         overrides = overrides_from(self.override)
         sizes = {"width": self.width, "depth": self.depth}
         length = {"batch": self.batch, "tokens": self.tokens}
@@ -63,7 +65,12 @@ class PlanVerb(Verb):
             make, target, sizes, overrides=overrides, inherited=recipe.overrides
         )
         target = scale_like(target, width=width, depth=depth)
-        planned = plan(model, recipe, target, overrides=overrides, multipliers=self.multipliers)
+        planned = make_plan(
+            model, recipe, target, overrides=overrides, multipliers=self.multipliers
+        )
+        if self.explain or self.export:  # the table and the JSON have them
+            for line in planned.cautions:
+                warnings.warn(line, ScaleWarning, stacklevel=2)
         if self.explain:
             print(planned.explain(self.explain))
         elif self.export:

@@ -150,7 +150,7 @@ def check_from(config: CheckConfig) -> Check:
 
 def _recipe(recipe: Recipe | str | Path | None, settings: CheckSettings) -> Recipe | None:
     if isinstance(recipe, str | Path):
-        recipe = Recipe.default() if recipe == "default" else Recipe.load(recipe)
+        recipe = Recipe.find(recipe)
     if recipe is None or settings.lr is None:
         return recipe
     return recipe.with_values(lr=settings.lr)

@@ -93,9 +93,9 @@ class CheckConfig(CheckSettings):
     override: tuple[str, ...] = ()
     """REGEX=TYPE: tensors of your model whose names match are of that module type."""
     recipe: str | None = None
-    """Recipe file, or `default`: check the values that a plan assigns from it, its multipliers,
-    rules and base widths, at its base batch and tokens and at constant rates. If not given, values
-    near which slopes are those of the limit."""
+    """Recipe file, or the name of one that ships: check the values that a plan assigns from it, its
+    multipliers, rules and base widths, at its base batch and tokens and at constant rates. If not
+    given, values near which slopes are those of the limit."""
 
 
 Axis = Literal["width", "depth", "batch", "tokens"]

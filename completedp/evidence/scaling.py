@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from completedp.apply.classify import classify, size_of
-from completedp.apply.plan import Plan, plan
+from completedp.apply.plan import Plan, make_plan
 from completedp.common.errors import CompletedpError
 from completedp.evidence.check import Check
 from completedp.evidence.measure import Sizes, measure
@@ -139,7 +139,7 @@ def _planned(check: Check, recipe: Recipe, target: Scale, seed: int) -> tuple[nn
     with warnings.catch_warnings():
         if check.recipe is None:  # its cautions are of a recipe that the user never trains with
             warnings.simplefilter("ignore", UserWarning)
-        planned = plan(model, recipe, target, overrides=check.task.overrides, multipliers=way)
+        planned = make_plan(model, recipe, target, overrides=check.task.overrides, multipliers=way)
     give_memory(model, choose_device(check.device))
     planned.initialise(seed)
     return model, planned

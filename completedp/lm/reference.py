@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 
-from completedp.apply.plan import Plan, plan
+from completedp.apply.plan import Plan, make_plan
 from completedp.lm.shape import Shape
 from completedp.lm.transformer import ModelConfig, Transformer
 from completedp.theory.recipe import Recipe
@@ -55,7 +55,7 @@ def planned_model(
     """A model on a device, initialised, with its plan. Weights are never kept below float32."""
     weights = torch.promote_types(dtype, torch.float32)
     model = meta_model(config, dtype if dtype != weights else None).to(weights)
-    planned = plan(model, recipe, target)  # mistakes cost nothing yet
+    planned = make_plan(model, recipe, target)  # mistakes cost nothing yet
     model.to_empty(device=device)
     planned.initialise(seed)
     return model, planned

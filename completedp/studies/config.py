@@ -20,7 +20,7 @@ class BaseConfig(TaskConfig):
     """A task, and the recipe that it starts from."""
 
     recipe: str = "default"
-    """Recipe file to start from, or `default`; trials are at its base scale."""
+    """Recipe to start from, a file or the name of one that ships; trials are at its base."""
     width: int | None = None
     """d_model of a base of your own; usual values, in place of the default recipe's, start there.
     Depth, batch and tokens, where not given, are then the default recipe's."""

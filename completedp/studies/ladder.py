@@ -13,12 +13,10 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-
-import numpy as np
 
 from completedp.common.errors import CompletedpError
 from completedp.studies.store import Study
+from completedp.theory.evidence import Rung, Standing
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.runner import Runner
@@ -26,42 +24,6 @@ from completedp.training.runner import Runner
 START = "start"
 _FRESH = 2**31
 """Seeds of rungs begin here: those of a study's trials are below."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """A candidate on a rung."""
-
-    candidate: str
-    losses: list[float]
-    """By seed; infinite where it diverged."""
-
-    @property
-    def mean(self) -> float:
-        """The mean loss."""
-        return float(np.mean(self.losses))
-
-    @property
-    def error(self) -> float:
-        """Its standard error."""
-        if len(self.losses) < 2 or not math.isfinite(self.mean):
-            return math.inf
-        return float(np.std(self.losses, ddof=1) / math.sqrt(len(self.losses)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rung:
-    """One scale and how the candidates did there, best first."""
-
-    scale: Scale
-    standings: list[Standing]
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values, for JSON; a diverged trial's loss is null."""
-        plain = asdict(self)
-        for standing in plain["standings"]:
-            standing["losses"] = [x if math.isfinite(x) else None for x in standing["losses"]]
-        return plain
 
 
 class Kept:
@@ -90,7 +52,8 @@ class Kept:
             self._study.change_note(self.NOTE, lambda note: (note or {}) | {key: plain})
 
     def _key(self, recipe: Recipe, scale: Scale, seed: int) -> str:
-        numbers = {k: v for k, v in recipe.to_dict().items() if k != "provenance"}
+        words = ("schema", "provenance", "evidence")
+        numbers = {k: v for k, v in recipe.to_dict().items() if k not in words}
         text = json.dumps([numbers, scale.to_dict(), seed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -161,4 +124,4 @@ def measure(
         for name in candidates
     ]
     standings.sort(key=lambda standing: standing.mean)
-    return Rung(scale=scale, standings=standings)
+    return Rung(scale=scale, standings=standings, seeds=tuple(seeds))

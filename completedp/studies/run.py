@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from completedp.common.errors import CompletedpError
 from completedp.studies.candidates import candidates
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.config import BaseConfig, StudyConfig
-from completedp.studies.ladder import START, Kept, Rung, climb
+from completedp.studies.ladder import START, Kept, climb
 from completedp.studies.objective import Objective, search_spec
 from completedp.studies.spec import StudySpec
+from completedp.studies.spent import device_seconds, ladder_time
 from completedp.studies.store import Store, Study
 from completedp.tasks.sources import overrides_from
 from completedp.tasks.task import MakeModel, Task, make_task
+from completedp.theory.evidence import Evidence, Rung, SearchRecord
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
+from completedp.theory.timescale import base_timescales, matrix_range
+from completedp.training.devices import device_name
 
 
 def open_study(store: Store, name: str, spec: StudySpec) -> Study:
@@ -78,7 +84,7 @@ def start_from(config: BaseConfig) -> tuple[Task, Recipe]:
         config.model,
         config.data,
         base=replace(Recipe.default().base, **sizes) if sizes else None,
-        recipe=None if config.recipe == "default" else Recipe.load(config.recipe),
+        recipe=None if config.recipe == "default" else Recipe.find(config.recipe),
         loss=config.loss,
         context=config.context,
         shape=config.shape,
@@ -129,6 +135,44 @@ def _shown(value: float, error: float) -> str:
     return f"{value:.4f} +- {error:.4f}" if math.isfinite(error) else f"{value:.4f}"
 
 
+def _evidence(
+    study: str,
+    objective: Objective,
+    recipe: Recipe,
+    rungs: Sequence[Rung],
+    trials: int,
+    seconds: Mapping[str, float],
+) -> Evidence:
+    """What is now known of a recipe; searches that its start came from stay on record."""
+    spec, task, before = objective.spec, objective.task, objective.recipe.evidence or Evidence()
+    search = SearchRecord(
+        study=study,
+        engine=spec.engine,
+        space=spec.space.kind,
+        trials=trials,
+        seed=spec.seed,
+        sites=tuple(site.scale for site in spec.sites),
+    )
+    parameters = sum(p.numel() for p in task.blank(recipe.base).parameters())
+    spent = Counter(before.seconds) + Counter(seconds)
+    return Evidence(
+        rungs=tuple(rungs),
+        chosen=rungs[-1].standings[0].candidate,
+        searches=(*before.searches, search),
+        model=task.name,
+        text=Path(task.data.name).name,  # of a folder, not where it is
+        digest=task.data.digest,
+        tokens_per_parameter=float(f"{recipe.base.tokens / parameters:.4g}"),
+        tau=matrix_range(base_timescales(recipe)),
+        seconds={device: round(each, 1) for device, each in spent.items()},
+    )
+
+
+def _was_evidence(key: str) -> bool:
+    """Whether a recipe of schema 2 kept there what is evidence now."""
+    return key.startswith("rung_") or key in ("study", "engine", "space", "trials", "chosen")
+
+
 def best(
     study: Study,
     objective: Objective,
@@ -155,36 +199,30 @@ def best(
             objective.runner, candidates, scales, seeds=seeds, progress=progress, kept=kept
         )
 
-    climbed = climbed_by(found, rungs or [base.base])
-    chosen = climbed[-1].standings[0]
-    if not math.isfinite(chosen.mean):
-        raise CompletedpError(
-            f"all candidates diverge on {climbed[-1].scale}, the start among them: search from a "
-            "recipe that trains there, such as one with a smaller lr"
-        )
-    if rungs:
-        two = {name: recipe for name, recipe in found.items() if name in (START, chosen.candidate)}
-        climbed = [*climbed_by(two, [base.base]), *climbed]
-    provenance = {
-        **{k: v for k, v in base.provenance.items() if not k.startswith("rung_")},
-        "study": study.name,
-        "engine": objective.spec.engine,
-        "space": objective.space.kind,
-        "trials": study.counts()["finished"],
-        "chosen": chosen.candidate,
-    }
-    for height, rung in enumerate(climbed):
-        provenance[f"rung_{height}_scale"] = str(rung.scale)
-        for standing in rung.standings:
-            key = f"rung_{height}_{standing.candidate.replace(' ', '_')}"
-            provenance[f"{key}_loss"] = round(standing.mean, 5)
-            provenance[f"{key}_error"] = round(standing.error, 5)
-    provenance = {k: v for k, v in provenance.items() if v not in (math.inf, -math.inf)}
-    result = Best(
-        recipe=replace(found[chosen.candidate], provenance=provenance),
-        chosen=chosen.candidate,
-        rungs=climbed,
+    def climbed_all() -> list[Rung]:
+        climbed = climbed_by(found, rungs or [base.base])
+        if not math.isfinite(climbed[-1].standings[0].mean):
+            raise CompletedpError(
+                f"all candidates diverge on {climbed[-1].scale}, the start among them: search from "
+                "a recipe that trains there, such as one with a smaller lr"
+            )
+        if rungs:
+            names = (START, climbed[-1].standings[0].candidate)
+            two = {name: recipe for name, recipe in found.items() if name in names}
+            climbed = [*climbed_by(two, [base.base]), *climbed]
+        return climbed
+
+    # Asked before anything is measured, which must not be lost with the store.
+    trials, seconds = study.counts()["finished"], device_seconds(study)
+    with ladder_time(study, device_name(objective.runner.device), seconds):
+        climbed = climbed_all()
+    chosen = climbed[-1].standings[0].candidate
+    recipe = replace(
+        found[chosen],
+        provenance={k: v for k, v in base.provenance.items() if not _was_evidence(k)},
     )
+    evidence = _evidence(study.name, objective, recipe, climbed, trials, seconds)
+    result = Best(recipe=replace(recipe, evidence=evidence), chosen=chosen, rungs=climbed)
     note = {"chosen": result.chosen, "rungs": [rung.to_dict() for rung in climbed]}
     try:
         study.set_note("best", note)

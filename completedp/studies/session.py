@@ -116,7 +116,7 @@ class Search:
     def best(self, rungs: Sequence[Scale] = (), *, seeds: int = 4, quiet: bool = False) -> Recipe:
         """The recipe that is best on the last rung, measured on fresh seeds against the start.
 
-        The ladder, every rung's losses, is in its provenance.
+        The ladder, every rung's losses, is in its `evidence`, with what the search was and cost.
         """
         return self.ladder(rungs, seeds=seeds, quiet=quiet).recipe
 

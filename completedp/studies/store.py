@@ -60,8 +60,7 @@ class Store:
 
         study = self._database.run(work, write=True)
         assert study is not None
-        theirs, mine = (dict(each) | {"trials": 0} for each in (study.spec, spec))
-        if difference := _first_difference(theirs, mine):
+        if difference := _first_difference(study.spec, spec):
             raise CompletedpError(
                 f"the study {name!r} in {self._database.shown} {difference}: "
                 "give this one another name or store, or the same settings"
@@ -103,9 +102,16 @@ def _plain(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
         raise CompletedpError(f"the spec of study {name!r} is not plain JSON: {error}") from error
 
 
+_INCIDENTAL = ("trials", "schema", "evidence")
+"""Keys of a spec and its recipe that no trial depends on: the budget, and what is known of the
+start, which an older version may have written in another way."""
+
+
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> str:
     """In words, the first key that is not the same in two specs; empty when they are equal."""
     for key in [*new, *(key for key in old if key not in new)]:
+        if key in _INCIDENTAL:
+            continue
         path = f"{where}{key}"
         if key not in old:
             return f"has no {path!r}"

@@ -23,10 +23,12 @@ from completedp.common.errors import CompletedpError
 from completedp.common.process import held_signals
 from completedp.studies.engines import Engine, Proposal
 from completedp.studies.objective import Objective
+from completedp.studies.spent import note_device
 from completedp.studies.stopping import EarlyStop
 from completedp.studies.store import Claim, Study
 from completedp.studies.study import IMPOSSIBLE
 from completedp.theory.scale import Scale
+from completedp.training.devices import device_name
 from completedp.training.trials import Outcome, Stack, Trial
 
 _WAIT_SECONDS = 1.0
@@ -87,6 +89,7 @@ def work(
     left = study.counts()
     if left["finished"] >= left["budget"]:
         return
+    note_device(study, name, device_name(objective.runner.device))
     lease, done = objective.options.lease, Progress()
     waiting: deque[Trial[Claim]] = deque()
     """Claimed, and of another scale than the one that trains now."""

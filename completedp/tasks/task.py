@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from completedp.apply.classify import classify
-from completedp.apply.plan import Plan, plan
+from completedp.apply.plan import Plan, make_plan
 from completedp.common.errors import CompletedpError
 from completedp.lm.loss import Loss
 from completedp.lm.reference import ReferenceModel
@@ -113,7 +113,7 @@ class Task:
     def plan(self, recipe: Recipe, scale: Scale, model: nn.Module | None = None) -> Plan:
         """A recipe carried to a scale, for the model there; without one, for a blank."""
         made = self.blank(scale) if model is None else model
-        return plan(made, recipe, scale, overrides=self.overrides)
+        return make_plan(made, recipe, scale, overrides=self.overrides)
 
     def recipe(self, base: Scale, **values: Any) -> Recipe:
         """A recipe of global values for the model at a base scale."""

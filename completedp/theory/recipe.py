@@ -7,19 +7,20 @@ a wrong type or an impossible value is a one-line error that names the key.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from completedp.common.checks import check_number
+from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_text_atomically
+from completedp.theory.evidence import Evidence
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.overrides import check_overrides
+from completedp.theory.reading import check_keys, check_numbers, checked, path_of
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
@@ -28,10 +29,11 @@ from completedp.theory.schedule import Schedule
 if TYPE_CHECKING:
     from torch import nn
 
-SCHEMA = 2
-_READABLE = (1, 2)
-_SINCE_2 = ("overrides", "constants")
-"""Keys that a file of schema 1 does not have."""
+SCHEMA = 3
+_NOT_IN = {1: ("overrides", "constants", "evidence"), 2: ("evidence",), 3: ()}
+"""By schema that is read: keys that its files do not have."""
+_SHIPPED = resources.files("completedp").joinpath("recipes")
+"""Recipes by name: a file put there is one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,8 @@ class Recipe:
     a plan can say which of them moved. None where nobody looked."""
     provenance: Mapping[str, str | float | int | bool] = field(default_factory=dict)
     """Where the values came from, in the user's own words and numbers."""
+    evidence: Evidence | None = None
+    """Where these values were measured, under these rules; None where nothing was recorded."""
 
     def __post_init__(self) -> None:
         for name, width in self.widths.items():
@@ -81,7 +85,7 @@ class Recipe:
                 )
         check_overrides(self.overrides)
         for name, value in (self.constants or {}).items():
-            check_number(_path("constants.", name), value)
+            check_number(path_of("constants.", name), value)
         if self.head_dim is not None and self.head_dim < 1:
             raise CompletedpError(f"head_dim = {self.head_dim!r} must be at least 1")
         if self.hyperparameters.depth != self.base.depth:
@@ -122,19 +126,57 @@ class Recipe:
         return kinds.get(own, alike.pop() if len(alike) == 1 else None)
 
     def with_values(self, **values: float) -> Recipe:
-        """The same recipe with other global values: `recipe.with_values(lr=2**-7)`."""
-        new = replace(self.hyperparameters, values=replace(self.values, **values))
-        return replace(self, hyperparameters=new)
+        """The same recipe with other global values: `recipe.with_values(lr=2**-7)`.
+
+        What was measured was not measured with them: the evidence does not come along.
+        """
+        new = replace(self.values, **values)
+        if new == self.values:
+            return self
+        moved = replace(self.hyperparameters, values=new)
+        return replace(self, hyperparameters=moved, evidence=None)
 
     def with_rules(self, **choices: Any) -> Recipe:
-        """The same recipe carried by other rules: `recipe.with_rules(parameterisation="sp")`."""
-        return replace(self, rules=replace(self.rules, **choices))
+        """The same recipe carried by other rules: `recipe.with_rules(parameterisation="sp")`.
+
+        As with other values, the evidence does not come along.
+        """
+        new = replace(self.rules, **choices)
+        return self if new == self.rules else replace(self, rules=new, evidence=None)
 
     @classmethod
     def default(cls) -> Recipe:
-        """The recipe that ships with the package, for the reference model."""
-        text = resources.files("completedp").joinpath("default_recipe.json").read_text("utf-8")
-        return cls.from_dict(json.loads(text))
+        """The recipe for the reference model: `Recipe.shipped("default")`."""
+        return cls.shipped("default")
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The recipes that ship with the package, the default first.
+
+        >>> Recipe.names()
+        ('default', 'adamw-reference')
+        """
+        files = (Path(file.name) for file in _SHIPPED.iterdir())
+        names = sorted(file.stem for file in files if file.suffix == ".json")
+        return tuple(sorted(names, key=lambda name: name != "default"))
+
+    @classmethod
+    def shipped(cls, name: str) -> Recipe:
+        """A recipe that ships with the package."""
+        check_one_of("recipe", name, cls.names())
+        return cls.from_dict(json.loads(_SHIPPED.joinpath(f"{name}.json").read_text("utf-8")))
+
+    @classmethod
+    def find(cls, name_or_path: str | Path) -> Recipe:
+        """A recipe that ships with the package, or a file: what `--recipe` takes."""
+        if name_or_path in cls.names():
+            return cls.shipped(str(name_or_path))
+        try:
+            return cls.load(name_or_path)
+        except CompletedpError as error:
+            if Path(name_or_path).expanduser().exists():
+                raise
+            raise CompletedpError(f"{error}; by name there are {', '.join(cls.names())}") from None
 
     @classmethod
     def for_model(cls, base_model: nn.Module, base: Scale, **options: Any) -> Recipe:
@@ -178,6 +220,7 @@ class Recipe:
             "rules": self.rules.to_dict(),
             "schedule": self.schedule.to_dict(),
             "provenance": dict(self.provenance),
+            "evidence": None if self.evidence is None else self.evidence.to_dict(),
         }
 
     @classmethod
@@ -196,28 +239,29 @@ class Recipe:
             "rules": dict,
             "schedule": dict,
             "provenance": dict,
+            "evidence": (dict, type(None)),
         }
         schema = data.get("schema") if isinstance(data, dict) else None
-        if schema is not None and schema not in _READABLE:
-            readable = " and ".join(map(str, _READABLE))
+        if schema is not None and schema not in tuple(_NOT_IN):
+            readable = ", ".join(map(str, _NOT_IN))
             raise CompletedpError(
                 f"schema {schema!r} is not one that this version reads: {readable}"
             )
-        optional = _SINCE_2 if schema == 1 else ()
-        _check_keys("", data, keys, required=keys.keys() - set(optional))
+        check_keys("", data, keys, required=keys.keys() - set(_NOT_IN[schema or SCHEMA]))
+        evidence = data.get("evidence")
         for key, value in data["provenance"].items():
             if not isinstance(value, str | int | float | bool):
-                where = _path("provenance.", key)
+                where = path_of("provenance.", key)
                 raise CompletedpError(f"{where} must be text or a number, not {value!r}")
-        schedule = _checked(Schedule, "schedule", data["schedule"], boundaries=list, levels=list)
+        schedule = checked(Schedule, "schedule", data["schedule"], boundaries=list, levels=list)
         for name in ("boundaries", "levels"):
             if name in schedule:
-                schedule[name] = tuple(_numbers(f"schedule.{name}", schedule[name]))
-        base = Scale(**_checked(Scale, "base", data["base"]))
+                schedule[name] = tuple(check_numbers(f"schedule.{name}", schedule[name]))
+        base = Scale(**checked(Scale, "base", data["base"]))
         return cls(
             base=base,
             hyperparameters=Hyperparameters(
-                values=Values(**_checked(Values, "values", data["values"])),
+                values=Values(**checked(Values, "values", data["values"])),
                 depth=base.depth,
                 log2=data["log2_multipliers"],
             ),
@@ -229,14 +273,15 @@ class Recipe:
             overrides=data.get("overrides", {}),
             constants=data.get("constants"),
             provenance=data["provenance"],
+            evidence=None if evidence is None else Evidence.from_dict(evidence),
         )
 
 
 def rules_from_dict(data: Any) -> Rules:
     """The inverse of `Rules.to_dict`, checked key by key."""
-    rules = _checked(Rules, "rules", data, axes=list, shifts=list)
+    rules = checked(Rules, "rules", data, axes=list, shifts=list)
     shifts = tuple(
-        Shift(**_checked(Shift, f"rules.shifts[{i}]", item))
+        Shift(**checked(Shift, f"rules.shifts[{i}]", item))
         for i, item in enumerate(rules.get("shifts", []))
     )
     return Rules(**rules | {"axes": tuple(rules.get("axes", Rules.axes)), "shifts": shifts})
@@ -245,44 +290,3 @@ def rules_from_dict(data: Any) -> Rules:
 def numberless(name: str) -> str:
     """A tensor's name with its block's number, and its expert's, left open."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
-
-
-def _checked(cls: type, where: str, data: Any, **types: type) -> dict[str, Any]:
-    """A JSON object's items, checked against the fields of a dataclass of numbers and strings."""
-    plain = {"str": str, "float": (int, float), "int": int}
-    keys = {f.name: types.get(f.name) or plain[str(f.type)] for f in fields(cls)}
-    required = {
-        f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING
-    }
-    _check_keys(where, data, keys, required=required)
-    return dict(data)
-
-
-def _check_keys(where: str, data: Any, keys: Mapping[str, Any], *, required: set[str]) -> None:
-    if not isinstance(data, dict):
-        raise CompletedpError(f"{where or 'a recipe'} must be a JSON object, not {data!r:.40}")
-    prefix = f"{where}." if where else ""
-    for key in data:
-        if key not in keys:
-            where = _path(prefix, key)
-            raise CompletedpError(f"unknown key {where}: choose from {', '.join(keys)}")
-    for key in keys:
-        if key not in data:
-            if key in required:
-                raise CompletedpError(f"key {prefix}{key} is missing")
-            continue
-        value = data[key]
-        if not isinstance(value, keys[key]) or isinstance(value, bool):
-            raise CompletedpError(f"{prefix}{key} = {value!r:.60} has the wrong type")
-
-
-def _path(prefix: str, key: str) -> str:
-    """A key of the user's, made safe to print on one line."""
-    return prefix + repr(key)[1:-1]
-
-
-def _numbers(where: str, values: list[Any]) -> list[float]:
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            raise CompletedpError(f"{where} must hold numbers, not {value!r}")
-    return values

@@ -21,7 +21,7 @@ class TrainConfig(TaskConfig):
     out: str
     """Run folder. The same command resumes what it finds there."""
     recipe: str = "default"
-    """Recipe file, or `default`."""
+    """Recipe file, or the name of one that ships (`completedp recipe list`)."""
     width: int | None = None
     """d_model."""
     depth: int | None = None
@@ -86,7 +86,7 @@ class TrainConfig(TaskConfig):
 
     def load_recipe(self) -> Recipe:
         """The recipe, with the global values this run gives in its place."""
-        recipe = Recipe.default() if self.recipe == "default" else Recipe.load(self.recipe)
+        recipe = Recipe.find(self.recipe)
         given = {"lr": self.lr, "weight_decay": self.weight_decay}
         return recipe.with_values(**{k: v for k, v in given.items() if v is not None})
 

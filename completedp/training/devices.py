@@ -20,6 +20,14 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def device_name(device: torch.device) -> str:
+    """What a device is called: a GPU's model, or CPU and how many threads it trains with."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{device.type.upper()} ({threads} thread{'s' * (threads > 1)})"
+
+
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """`auto` is bfloat16 on a GPU, float32 elsewhere."""
     if name == "auto":

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from completedp.apply.optimise import set_learning_rates
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.common.files import read_json, write_text_atomically
 from completedp.common.process import Interrupted, held_signals, only_process
 from completedp.common.progress import Reporter
@@ -136,6 +136,8 @@ class _Run:
         narrow = self.dtype if self.dtype != weights else None
         self.model = task.model(self.target, narrow).to(weights)
         self.plan = task.plan(recipe, self.target, self.model)
+        for line in self.plan.cautions:
+            warnings.warn(line, ScaleWarning, stacklevel=3)
         if config.clip:
             warnings.warn(
                 "gradient clipping changes the gradients that the rules scale eps to",
@@ -446,7 +448,10 @@ def _finished(folder: Path, config: TrainConfig, identity: dict[str, str]) -> Re
 
 
 def _digest(recipe: Recipe) -> str:
-    return hashlib.sha256(json.dumps(recipe.to_dict(), sort_keys=True).encode()).hexdigest()
+    """Of what a run depends on, written as schema 2 did: runs begun before evidence was go on."""
+    plain = recipe.to_dict() | {"schema": 2}
+    del plain["evidence"]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

@@ -1,0 +1,283 @@
+"""A recipe for people: its values, rules and evidence as text, and what differs between two."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from completedp.theory.evidence import Evidence, Rung
+from completedp.theory.hparams import TUNABLE
+from completedp.theory.recipe import Recipe
+from completedp.theory.roles import BRANCHES, MODULE_TYPES
+from completedp.theory.rules import Rules
+from completedp.theory.schedule import Schedule
+from completedp.theory.timescale import base_timescales, matrix_range
+from completedp.theory.trust import shown_ranges
+
+WIDTH = 80
+"""Columns that a page keeps to."""
+_COLUMNS = {
+    "lr": "lr",
+    "weight_decay": "decay",
+    "eps": "eps",
+    "one_minus_beta1": "1-beta1",
+    "one_minus_beta2": "1-beta2",
+    "init_std": "init",
+    "residual": "residual",
+}
+
+
+def recipe_page(name: str, recipe: Recipe) -> str:
+    """Everything of a recipe that a person asks for."""
+    base = recipe.base
+    head_dim = "" if recipe.head_dim is None else f", heads of {recipe.head_dim}"
+    lines = [name, *_item("base", f"{base}: {base.steps:,} steps{head_dim}")]
+    values = (f"{name} {value:.6g}" for name, value in vars(recipe.values).items())
+    lines += _item("values", ", ".join(values))
+    lines += _item("tau", f"{_tau(matrix_range(base_timescales(recipe)))} at base")
+    lines += _item("rules", _settings(recipe.rules, Rules(), ("parameterisation", "alpha", "axes")))
+    lines += _item("schedule", _settings(recipe.schedule, Schedule(), ("kind", "warmup", "final")))
+    if recipe.no_decay:
+        lines += _item("no decay", ", ".join(recipe.no_decay))
+    for key, text in recipe.provenance.items():
+        lines += _item("from", f"{key}: {text}")
+    lines += ["", *_multipliers(recipe), "", *_evidence(recipe)]
+    return "\n".join(lines)
+
+
+def compare_page(names: Sequence[str], recipes: Sequence[Recipe]) -> str:
+    """What differs between two recipes, a row for each thing; words on where they are from do not
+    count."""
+    rows = []
+    for key, (a, b) in differences(*recipes).items():
+        section, _, rest = key.partition(".")
+        if section == "log2_multipliers":
+            rows.append((rest, f"x{2.0**a:.4g}", f"x{2.0**b:.4g}"))
+        elif section not in ("schema", "provenance", "evidence"):
+            rows.append((rest or key, _short(a), _short(b)))
+    known = [_facts(recipe) for recipe in recipes]
+    rows += [(key, text, known[1][key]) for key, text in known[0].items() if text != known[1][key]]
+    if not rows:
+        return f"{names[0]} and {names[1]} do not differ"
+    return "\n".join(_three_columns(("", *names), rows))
+
+
+def _three_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned rows; a cell too long for its column goes on below."""
+    first = max(len(row[0]) for row in rows)
+    left = min(max(len(row[1]) for row in (head, *rows)), (WIDTH - first - 4) // 2)
+    widths = first, left, WIDTH - first - left - 4
+    lines = []
+    for row in (head, *rows):
+        cells = [
+            textwrap.wrap(cell, max(width, 8)) for cell, width in zip(row, widths, strict=True)
+        ]
+        for parts in zip_longest(*cells, fillvalue=""):
+            padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
+            lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _facts(recipe: Recipe) -> dict[str, str]:
+    """What follows from a recipe, and what is known of it."""
+    evidence = recipe.evidence or Evidence()
+    ratio = evidence.tokens_per_parameter
+    return {
+        "tau": _tau(matrix_range(base_timescales(recipe))),
+        "checked": _checked(recipe),
+        "trials": f"{evidence.trials:,}",
+        "tokens a parameter": "-" if ratio is None else f"{ratio:.3g}",
+        "text": evidence.text or "-",
+    }
+
+
+def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
+    """By key of their files: what two recipes have that is not the same; absent is None.
+
+    An absent multiplier is 0 in log2, which is the same as one that is 0.
+    """
+    left, right = (_flat(recipe.to_dict()) for recipe in (one, other))
+    found = {}
+    for key in dict.fromkeys((*left, *right)):
+        absent = 0.0 if key.startswith("log2_multipliers.") else None
+        both = left.get(key, absent), right.get(key, absent)
+        if both[0] != both[1]:
+            found[key] = both
+    return found
+
+
+def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's file with what follows from it: tau by module type, how far it was checked."""
+    ranges = recipe.evidence.ranges(recipe.base) if recipe.evidence else {}
+    taus = base_timescales(recipe)
+    return {
+        **recipe.to_dict(),
+        "tau": {name: [_finite(tau) for tau in ends] for name, ends in taus.items()},
+        "checked": {axis: list(ends) for axis, ends in ranges.items()},
+    }
+
+
+def summary(name: str, recipe: Recipe) -> dict[str, Any]:
+    """A line of the list of recipes."""
+    evidence = recipe.evidence or Evidence()
+    last = next((rung.of(evidence.chosen or "") for rung in reversed(evidence.trained)), None)
+    return {
+        "name": name,
+        "base": recipe.base.to_dict(),
+        "multipliers": sum(value != 0 for value in recipe.hyperparameters.log2.values()),
+        "trials": evidence.trials,
+        "checked": {axis: list(ends) for axis, ends in evidence.ranges(recipe.base).items()},
+        "loss": None if last is None else last.mean,
+    }
+
+
+def list_page(recipes: dict[str, Recipe]) -> str:
+    """The recipes by name, with where each was tuned and checked."""
+    lines = []
+    for name, recipe in recipes.items():
+        found = summary(name, recipe)
+        tuned = f"{found['trials']} trials" if found["trials"] else "not tuned"
+        lines.append(name)
+        lines += _item("base", str(recipe.base))
+        lines += _item("values", f"{found['multipliers']} multipliers; {tuned}")
+        lines += _item("checked", _checked(recipe))
+    return "\n".join(lines)
+
+
+def _item(title: str, text: str) -> list[str]:
+    """A titled paragraph."""
+    indent = " " * 12
+    return textwrap.wrap(f"  {title:<10}{text}", WIDTH, subsequent_indent=indent)
+
+
+def _multipliers(recipe: Recipe) -> list[str]:
+    """A table of the multipliers that are not 1, by module type, then by block."""
+    log2 = {name: value for name, value in recipe.hyperparameters.log2.items() if value != 0}
+    if not log2:
+        return ["multipliers: none, every module has the values above"]
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in log2.items():
+        tunable, *place = name.split("/")
+        rows.setdefault(_place(place), {})[tunable] = 2.0**value
+    order = ["every tensor", *MODULE_TYPES, *BRANCHES]
+    ranked = sorted(rows, key=lambda row: order.index(row) if row in order else len(order))
+    columns = [tunable for tunable in TUNABLE if any(tunable in row for row in rows.values())]
+    table = [["", *(_COLUMNS.get(tunable, tunable) for tunable in columns)]]
+    for row in ranked:
+        cells = (f"x{rows[row][t]:.3g}" if t in rows[row] else "" for t in columns)
+        table.append([row, *cells])
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = []
+    for first, *cells in table:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        lines.append(f"  {first.ljust(widths[0])} {' '.join(padded)}".rstrip())
+    return ["multipliers of these values:", *lines]
+
+
+def _place(parts: list[str]) -> str:
+    """Where a multiplier holds: of coordinates' names, what follows the tunable."""
+    match parts:
+        case ["global"]:
+            return "every tensor"
+        case ["type", name]:
+            return name
+        case ["depth", layer]:
+            return f"block {layer}"
+        case ["layer", name, layer]:
+            return f"{name}, block {layer}"
+    raise AssertionError(parts)
+
+
+def _evidence(recipe: Recipe) -> list[str]:
+    evidence = recipe.evidence
+    if evidence is None:
+        return ["evidence: none is recorded"]
+    lines = ["evidence:", *_item("checked", _checked(recipe))]
+    for search in evidence.searches:
+        sites = f", at {len(search.sites)} scales" if len(search.sites) > 1 else ""
+        lines += _item(
+            "search",
+            f"{search.study}: {search.trials:,} trials by {search.engine} in {search.space}, "
+            f"seed {search.seed}{sites}",
+        )
+    data = ", ".join(filter(None, (evidence.text, evidence.digest and f"digest {evidence.digest}")))
+    ratio = evidence.tokens_per_parameter
+    seconds = ", ".join(f"{spent:,.0f} s on {name}" for name, spent in evidence.seconds.items())
+    for title, text in (
+        ("model", evidence.model),
+        ("text", data),
+        ("tokens", None if ratio is None else f"{ratio:.3g} a parameter at base"),
+        ("tau", None if evidence.tau is None else f"{_tau(evidence.tau)} when measured"),
+        ("cost", seconds),
+    ):
+        lines += _item(title, text) if text else []
+    for rung in evidence.rungs:
+        lines += _rung(rung, recipe, evidence.chosen)
+    return lines
+
+
+def _rung(rung: Rung, recipe: Recipe, chosen: str | None) -> list[str]:
+    ratios = (rung.scale / recipe.base).to_dict()
+    grown = ", ".join(f"{axis} x{ratio:.4g}" for axis, ratio in ratios.items() if ratio != 1)
+    lines = _item("rung", grown or "the base")
+    for standing in rung.standings:
+        count = len(standing.losses)
+        mean = f"{standing.mean:.4f}" if math.isfinite(standing.mean) else "diverged"
+        error = f" +- {standing.error:.4f}" if math.isfinite(standing.error) else ""
+        seeds = f", {count} seeds" if rung.seeds and count > 1 else ""
+        mark = "*" if standing.candidate == chosen else " "
+        lines.append(f"          {mark} {mean}{error}  {standing.candidate}{seeds}")
+    return lines
+
+
+def _checked(recipe: Recipe) -> str:
+    """How far a recipe was measured, in words."""
+    ranges = recipe.evidence.ranges(recipe.base) if recipe.evidence else {}
+    if not ranges:
+        return "nowhere"
+    if all(low == high == 1 for low, high in ranges.values()):
+        return "at its base alone"
+    return f"to {shown_ranges(ranges)}"
+
+
+def _tau(ends: tuple[float, float] | None) -> str:
+    if ends is None:
+        return "no matrices"
+    low, high = (f"{tau:.3g}" for tau in ends)
+    return f"{low if low == high else f'{low} to {high}'} run lengths"
+
+
+def _settings(made: Any, usual: Any, always: Iterable[str]) -> str:
+    """Settings that are always told, and those that are not the usual ones."""
+    plain, default = made.to_dict(), usual.to_dict()
+    told = {k: v for k, v in plain.items() if k in always or v != default[k]}
+    return ", ".join(f"{key} {_short(value)}" for key, value in told.items())
+
+
+def _flat(data: Any, where: str = "") -> dict[str, Any]:
+    """Leaves of nested objects by their path; a list is a leaf."""
+    if not isinstance(data, dict):
+        return {where: data}
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found |= _flat(value, f"{where}.{key}" if where else key)
+    return found
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return f"{len(value)} of them"
+    if isinstance(value, list):
+        return " ".join(map(_short, value)) or "none"
+    return str(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,110 @@
+"""Trust: what to doubt of a recipe at a target, each doubt a line that quotes its numbers.
+
+A recipe is as good as its base was large and long, and known as far as it was measured. The
+thresholds are here, each with its reason; they say when to look twice, not when to stop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from completedp.theory.recipe import Recipe
+from completedp.theory.rules import AXES
+from completedp.theory.scale import Ratios, Scale
+
+LEAST_WIDTH = 64
+"""Tensor Programs V (2203.03466) advises a base of width 256. Ours of width 64 kept its gain at x4,
+and nothing narrower was tried."""
+LEAST_DEPTH = 4
+"""Tensor Programs V advises 4 blocks; values tuned per block on so few already fit those few."""
+LEAST_STEPS = 1000
+"""Tensor Programs V advises 5,000. Of values tuned over 200 steps, a fifteenth of the gain was left
+at x4 the tokens: they make the first 200 steps fast."""
+LEAST_TOKENS_PER_PARAMETER = 10
+"""20 is the usual compute-optimal number (2203.15556). Values tuned at 25 kept their gain at x4 the
+tokens; those tuned at fewer than 1 lost it."""
+LONGEST_TAU = 10
+"""Run lengths (timescale.py). Over a run, decay then takes less than a tenth of a weight. The best
+tau is around (tokens a parameter)^-0.53, below 1 (Power Lines, 2505.13738)."""
+_SAME = 1.01
+"""Ratios that differ by less are one: sizes are whole numbers."""
+
+
+def doubts(
+    recipe: Recipe,
+    target: Scale,
+    *,
+    taus: Iterable[float] = (),
+    tokens_per_parameter: float | None = None,
+) -> Iterator[str]:
+    """What to know of a recipe before training by it at a target.
+
+    `taus` are those of the matrices there; `tokens_per_parameter` is the base's, where the recipe's
+    evidence does not say it.
+    """
+    ratios = target / recipe.base
+    recorded = recipe.evidence and recipe.evidence.tokens_per_parameter
+    yield from small_base(recipe.base, ratios, recorded or tokens_per_parameter)
+    yield from unchecked(recipe, ratios)
+    yield from idle_decay(taus)
+
+
+def small_base(
+    base: Scale, ratios: Ratios, tokens_per_parameter: float | None = None
+) -> Iterator[str]:
+    """Where the base is too small, or its run too short, for a target that is larger."""
+    grows = any(getattr(ratios, axis) > _SAME for axis in AXES)
+    found = []
+    if ratios.width > _SAME and base.width < LEAST_WIDTH:
+        found.append(f"width {base.width} (better {LEAST_WIDTH} or more)")
+    if ratios.depth > _SAME and base.depth < LEAST_DEPTH:
+        found.append(f"depth {base.depth} (better {LEAST_DEPTH} or more)")
+    if grows and base.steps < LEAST_STEPS:
+        found.append(f"{base.steps:,} steps (better {LEAST_STEPS:,} or more)")
+    if grows and (tokens_per_parameter or math.inf) < LEAST_TOKENS_PER_PARAMETER:
+        found.append(
+            f"{tokens_per_parameter:.2g} tokens a parameter "
+            f"(better {LEAST_TOKENS_PER_PARAMETER} or more)"
+        )
+    if found:
+        yield f"the base is small or short: {', '.join(found)}; what is best there may not last"
+
+
+def unchecked(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
+    """Where an axis goes beyond the scales at which the recipe's values were measured."""
+    ranges = recipe.evidence.ranges(recipe.base) if recipe.evidence else {}
+    asked = {axis: getattr(ratios, axis) for axis in AXES}
+
+    def is_known(axis: str) -> bool:
+        low, high = ranges.get(axis, (1.0, 1.0))  # at its base a recipe is not asked for anything
+        return low / _SAME < asked[axis] < high * _SAME
+
+    if all(map(is_known, AXES)):
+        return
+    wanted = ", ".join(f"{axis} x{ratio:.4g}" for axis, ratio in asked.items())
+    if not ranges:
+        yield f"the recipe records no run that checked it; asked for: {wanted}"
+    elif all(low == high == 1.0 for low, high in ranges.values()):
+        yield f"the recipe was checked at its base alone; asked for: {wanted}"
+    else:
+        numbers = ", ".join(f"x{ratio:.4g}" for ratio in asked.values())
+        yield f"the recipe was checked to {shown_ranges(ranges)}; asked for: {numbers}"
+
+
+def idle_decay(taus: Iterable[float]) -> Iterator[str]:
+    """Where no matrix has a decay that does something, though there is one."""
+    shortest = min(taus, default=math.inf)
+    if LONGEST_TAU < shortest < math.inf:
+        yield (
+            f"the weight decay does nothing: tau = 1/(lr x weight decay x steps) is {shortest:.3g} "
+            f"run lengths or more for every matrix, and does something below about {LONGEST_TAU}"
+        )
+
+
+def shown_ranges(ranges: dict[str, tuple[float, float]]) -> str:
+    """How far each axis was measured, in words."""
+    return ", ".join(
+        f"{axis} x{high:.4g}" if low > 1 / _SAME else f"{axis} x{low:.4g} to x{high:.4g}"
+        for axis, (low, high) in ranges.items()
+    )

@@ -1,0 +1,352 @@
+"""What a recipe is known to be good for: its evidence, tau, and the cautions of a plan."""
+
+import json
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import BASE, error_of
+from hypothesis import given
+from hypothesis import strategies as st
+from models import make_model, make_plan, make_recipe, scale
+
+import completedp as cdp
+from completedp.apply.plan import make_plan as plan_quietly
+from completedp.theory.evidence import Evidence, Rung, Standing
+from completedp.theory.recipe import Recipe
+from completedp.theory.rules import Rules
+from completedp.theory.scale import Ratios, Scale
+from completedp.theory.timescale import base_timescales, matrix_range, timescale
+from completedp.theory.trust import (
+    LEAST_DEPTH,
+    LEAST_STEPS,
+    LEAST_TOKENS_PER_PARAMETER,
+    LEAST_WIDTH,
+    LONGEST_TAU,
+    doubts,
+    idle_decay,
+    small_base,
+    unchecked,
+)
+
+GOOD = Scale(width=256, depth=4, batch=1024, tokens=1024 * 5000)
+WIDE = Ratios(width=2.0)
+
+
+def checked_at(*ratios: Ratios, base: Scale = GOOD, losses: tuple[float, ...] = (2.0,)) -> Evidence:
+    """Evidence of rungs at the base and at some ratios to it."""
+    rungs = [
+        Rung(scale=base.times(each), standings=[Standing(candidate="found", losses=losses)])
+        for each in (Ratios(), *ratios)
+    ]
+    return Evidence(rungs=tuple(rungs), chosen="found", tokens_per_parameter=25.0)
+
+
+def good_recipe(evidence: Evidence | None) -> Recipe:
+    return replace(Recipe.default(), base=GOOD, evidence=evidence)
+
+
+# tau ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_tau_is_how_long_decay_takes_to_forget(independent: bool) -> None:
+    """AdamW without gradients, run for tau run lengths, leaves 1/e of a weight."""
+    lr, decay, steps = 0.01, (0.002 if independent else 0.2), 500
+    tau = timescale(lr, decay, steps, independent=independent)
+    assert tau == pytest.approx(1.0)
+    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    torch_decay = decay / lr if independent else decay
+    optimizer = torch.optim.AdamW([weight], lr=lr, weight_decay=torch_decay)
+    weight.grad = torch.zeros_like(weight)
+    for _ in range(round(tau * steps)):
+        optimizer.step()
+    assert weight.item() == pytest.approx(math.exp(-1), rel=2e-3)
+    assert timescale(lr, 0.0, steps, independent=independent) == math.inf
+
+
+@pytest.mark.parametrize("convention", ["torch", "independent"])
+@pytest.mark.parametrize("way", ["buffer", "fold"])
+@given(batch=st.integers(0, 3), tokens=st.integers(0, 4))
+def test_rules_keep_tau_along_batch_and_tokens(
+    convention: str, way: Any, batch: int, tokens: int
+) -> None:
+    """However a multiplier is carried and decay is meant, tau at the target is that at base."""
+    log2 = {"lr/type/qkv": 1.0, "weight_decay/depth/2": -2.0}
+    recipe = make_recipe(log2, rules=Rules(weight_decay=convention, beta_rule="power"))
+    target = scale(batch=BASE["batch"] * 2**batch, tokens=BASE["tokens"] * 2 ** (batch + tokens))
+    found = plan_quietly(make_model(device="meta"), recipe, target, multipliers=way)
+    at_base = base_timescales(recipe)
+    for tensor in found.tensors:
+        low, high = at_base[tensor.info.type]
+        assert low * 0.999 <= tensor.tau <= high * 1.001
+        group_decay = tensor.lr * tensor.torch_weight_decay * target.steps
+        assert tensor.tau == pytest.approx(1 / group_decay)
+
+
+def test_tau_is_shown_wherever_a_plan_is() -> None:
+    """The table, the explanation and the export say it; what does not decay has no end."""
+    found = make_plan(make_recipe(no_decay=("hidden_norm",)))
+    tensor, norm = found["blocks.0.attn.qkv.weight"], found["blocks.0.attn_norm.weight"]
+    row = next(line for line in str(found).splitlines() if ".qkv." in line)
+    assert row.split()[-1] == f"{tensor.tau:.3g}"
+    assert "infinite: no decay" in found.explain(norm.name)
+    line = found.explain(tensor.name, "tau")
+    assert f"{tensor.tau:.4g} run lengths" in line
+    assert "\n" not in line
+    taus = {each["name"]: each["tau"] for each in found.to_dict()["tensors"]}
+    assert (taus[tensor.name], taus[norm.name]) == (tensor.tau, None)
+
+
+# doubts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("small", "ratios", "named"),
+    [
+        ({"width": LEAST_WIDTH - 1}, WIDE, f"width {LEAST_WIDTH - 1} (better {LEAST_WIDTH}"),
+        ({"depth": LEAST_DEPTH - 1}, Ratios(depth=2.0), f"depth {LEAST_DEPTH - 1}"),
+        ({"tokens": 1024 * (LEAST_STEPS - 1)}, WIDE, f"{LEAST_STEPS - 1} steps"),
+    ],
+)
+def test_small_bases_are_doubted(small: dict[str, int], ratios: Ratios, named: str) -> None:
+    """Just below a threshold is said with its number, where the target grows; at it, nothing."""
+    base = replace(GOOD, **small)
+    (line,) = small_base(base, ratios, 20.0)
+    assert named in line
+    assert list(small_base(base, Ratios(), 20.0)) == []
+    ((axis, size),) = small.items()
+    at_it = replace(base, **{axis: size + (1024 if axis == "tokens" else 1)})
+    assert list(small_base(at_it, ratios, 20.0)) == []
+
+
+def test_short_bases_are_doubted_by_their_model() -> None:
+    """Tokens a parameter count as recorded, else as told; all faults of a base are one line."""
+    few = LEAST_TOKENS_PER_PARAMETER - 0.5
+    target = GOOD.times(WIDE)
+    told = list(doubts(good_recipe(None), target, tokens_per_parameter=few))
+    assert "9.5 tokens a parameter" in told[0]
+    recipe = good_recipe(checked_at(WIDE))
+    assert list(doubts(recipe, target, tokens_per_parameter=few)) == []  # it records 25
+    tiny = Scale(width=16, depth=1, batch=64, tokens=640)
+    (line,) = small_base(tiny, Ratios(width=4.0, depth=4.0), 0.1)
+    assert line.count("better") == 4
+
+
+def test_the_base_models_size_is_worked_out_from_the_target() -> None:
+    """A plan of a larger model counts the base's parameters to within a few in a hundred."""
+    recipe = make_recipe()
+    params = sum(p.numel() for p in make_model(device="meta").parameters())
+    found = make_plan(recipe, width=256, depth=8)
+    (line, *_) = found.cautions
+    assert f"{BASE['tokens'] / params:.2g} tokens a parameter" in line
+
+
+@pytest.mark.parametrize(
+    ("evidence", "asked", "said"),
+    [
+        (None, Ratios(width=4.0), "records no run that checked it; asked for: width x4, depth x1"),
+        (None, Ratios(), None),
+        (checked_at(), Ratios(tokens=2.0), "checked at its base alone; asked for: width x1"),
+        (checked_at(Ratios(width=2, tokens=4)), Ratios(width=2, tokens=4), None),
+        (checked_at(Ratios(width=2, tokens=4)), Ratios(tokens=2), None),
+        (
+            checked_at(Ratios(width=2, tokens=4)),
+            Ratios(width=4, depth=4, batch=2, tokens=16),
+            "checked to width x2, depth x1, batch x1, tokens x4; asked for: x4, x4, x2, x16",
+        ),
+        (checked_at(WIDE), Ratios(width=0.25), "asked for: x0.25, x1, x1, x1"),
+        (checked_at(WIDE, losses=(2.0, math.inf)), WIDE, "records no run"),  # it diverged there
+    ],
+)
+def test_one_line_says_how_far_a_recipe_was_checked(
+    evidence: Evidence | None, asked: Ratios, said: str | None
+) -> None:
+    """Beyond the rungs on which the values trained, along any axis, both are quoted."""
+    lines = list(unchecked(good_recipe(evidence), asked))
+    assert [said in line for line in lines if said] == [True] * (said is not None)
+    assert len(lines) == (said is not None)
+
+
+def test_a_decay_that_does_nothing_is_said() -> None:
+    """If every matrix forgets more slowly than the threshold; none decaying is a choice."""
+    (line,) = idle_decay([LONGEST_TAU + 1.0, 400.0, math.inf])
+    assert "does nothing" in line
+    assert "is 11 run lengths" in line
+    assert list(idle_decay([LONGEST_TAU - 1.0, 400.0])) == []
+    assert list(idle_decay([math.inf, math.inf])) == []
+    assert list(idle_decay([])) == []
+
+
+def test_a_plan_warns_and_says_it_first() -> None:
+    """`cdp.plan` warns in a category of its own; the same lines begin the table and the export."""
+    model, recipe = make_model(128, device="meta"), make_recipe()
+    with pytest.warns(cdp.ScaleWarning) as caught:
+        found = cdp.plan(model, recipe, scale(width=128))
+    lines = [str(warning.message) for warning in caught]
+    assert lines == list(found.cautions) == found.to_dict()["cautions"]
+    assert len(lines) == 3
+    assert str(found).startswith(f"caution: {lines[0]}\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cdp.ScaleWarning)
+        plan_quietly(model, recipe, scale(width=128))  # trials are planned so
+        decaying = replace(recipe, hyperparameters=make_recipe(weight_decay=2.0).hyperparameters)
+        cdp.plan(make_model(device="meta"), decaying, scale())  # at base nothing is asked of it
+
+
+# What people see ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 180])
+@pytest.mark.parametrize("depth", [2, 12])
+def test_the_table_fits_the_terminal(
+    columns: int, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within its columns there is a row for every type, and no number is cut."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    log2 = {"lr/type/qkv": -0.123456, "one_minus_beta1/type/qkv": 0.5}
+    found = make_plan(make_recipe(log2), width=256, depth=depth)
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= columns
+    assert "…" not in text
+    for tensor in found.tensors:
+        for value in (tensor.lr, tensor.weight_decay, tensor.eps, tensor.tau):
+            assert f"{value:.3g}" in text
+    assert f"blocks.0-{depth - 1}.attn.qkv.weight" in text
+    assert f"{found['blocks.0.attn.qkv.weight'].beta1:.4g}" in text
+
+
+def test_names_too_long_for_the_terminal_go_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long name is folded, whole, and the numbers beside it stay."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a_name_that_is_far_longer_than_others = make_model(device="meta")
+
+    found = cdp.plan(Wrapper(), make_recipe(), scale())
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    rows = text.replace("\n", " ").split()
+    assert f"{found.tensors[0].lr:.3g}" in rows
+
+
+def test_shipped_recipes_load_by_name() -> None:
+    """Every name is a recipe, the default first; another name is a line that lists them."""
+    assert Recipe.names()[0] == "default"
+    for name in Recipe.names():
+        assert Recipe.shipped(name) == Recipe.find(name)
+    assert Recipe.shipped("default") == Recipe.default()
+    assert "adamw-reference" in error_of(Recipe.shipped, "nothing")
+    assert "by name there are default" in error_of(Recipe.find, "nothing")
+
+
+def test_a_file_is_found_by_its_path(tmp_path: Path) -> None:
+    """What is no name is a path; a fault in a file there is said as it is."""
+    make_recipe().save(tmp_path / "mine.json")
+    assert Recipe.find(tmp_path / "mine.json") == Recipe.find(str(tmp_path / "mine.json"))
+    (tmp_path / "mine.json").write_text("{")
+    assert "by name" not in error_of(Recipe.find, tmp_path / "mine.json")
+
+
+def test_the_reference_is_what_for_model_starts_from() -> None:
+    """adamw-reference has the usual values, and not one multiplier, at the default's base."""
+    default, reference = Recipe.default(), Recipe.shipped("adamw-reference")
+    model = make_model(256, 4, "meta", head_dim=64)
+    assert reference.values == Recipe.for_model(model, default.base).values
+    assert dict(reference.hyperparameters.log2) == {}
+    assert (
+        replace(
+            reference,
+            hyperparameters=default.hyperparameters,
+            provenance=default.provenance,
+            evidence=default.evidence,
+        )
+        == default
+    )
+
+
+def test_the_defaults_evidence_is_of_its_values() -> None:
+    """The recorded tau and tokens a parameter are those of the recipe and its base model."""
+    recipe = Recipe.default()
+    assert recipe.evidence is not None
+    assert recipe.evidence.tau == pytest.approx(matrix_range(base_timescales(recipe)), rel=1e-3)
+    model = make_model(256, 4, "meta", head_dim=64, vocab=4096)
+    parameters = sum(p.numel() for p in model.parameters())
+    recorded = recipe.evidence.tokens_per_parameter
+    assert recorded == pytest.approx(recipe.base.tokens / parameters, rel=1e-2)
+
+
+def verb(*arguments: str) -> Any:
+    from completedp.cli.main import _parse
+
+    return _parse(["recipe", *arguments])
+
+
+def searched_recipe() -> Recipe:
+    """One as a wide search leaves it: multipliers of every kind, a ladder, long words."""
+    types = ("embedding", "qkv", "mlp_out", "unembedding")
+    log2 = {f"{t}/type/{m}": -7.123 for t in ("lr", "eps", "weight_decay") for m in types}
+    log2 |= {f"{t}/depth/2": 0.25 for t in ("lr", "one_minus_beta1", "one_minus_beta2")}
+    log2 |= {"init_std/type/qkv": 1.5, "residual/type/attn": -1.0, "lr/layer/mlp_out/1": 0.5}
+    evidence = checked_at(Ratios(width=2, tokens=4), base=scale(), losses=(2.5, 2.25, 2.0))
+    return replace(make_recipe(log2), evidence=replace(evidence, text="words " * 40))
+
+
+def test_a_recipe_is_shown_in_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`recipe show` has every value, multiplier and rung, and no longer lines than 80."""
+    recipe = searched_recipe()
+    recipe.save(tmp_path / "r.json")
+    assert verb("show", str(tmp_path / "r.json")).run() == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= max(80, len(str(tmp_path)) + 7)  # its own path
+    for value in vars(recipe.values).values():
+        assert f"{value:.6g}" in text
+    for multiplier in recipe.hyperparameters.log2.values():
+        assert f"x{2.0**multiplier:.3g}" in text
+    for part in ("mlp_out, block 1", "block 2", "2.2500 +- 0.1443", "width x2, tokens x4"):
+        assert part in text
+    assert "to width x2, depth x1, batch x1, tokens x4" in text
+
+
+def test_recipes_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`recipe compare` names what differs, with both values, and nothing else."""
+    assert verb("compare", "default", "default").run() == 0
+    assert capsys.readouterr().out == "default and default do not differ\n"
+    Recipe.default().with_values(lr=0.25).save(tmp_path / "r.json")
+    assert verb("compare", "default", str(tmp_path / "r.json"), "--json").run() == 0
+    found = json.loads(capsys.readouterr().out)["differences"]
+    assert found.pop("values.lr") == [0.0051, 0.25]
+    assert all(key.startswith("evidence") for key in found)
+    assert verb("compare", "default", "adamw-reference").run() == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[1:]}
+    assert rows["lr"] == ["0.0051", "0.00390625"]
+    assert rows["init_std/type/embedding"] == ["x5.063", "x1"]
+    assert "alpha" not in rows
+
+
+def test_recipes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """`list` and `show` print JSON with the evidence and what follows from it."""
+    assert verb("list", "--json").run() == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in listed] == list(Recipe.names())
+    assert verb("list").run() == 0
+    words = capsys.readouterr().out.split()
+    assert set(Recipe.names()) <= set(words)
+    assert verb("show", "default", "--json").run() == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["checked"]["tokens"] == [1.0, 1.0]
+    assert shown["tau"]["qkv"][0] == pytest.approx(35.875, rel=1e-4)
+    extra = ("tau", "checked")
+    plain = {key: value for key, value in shown.items() if key not in extra}
+    assert Recipe.from_dict(plain) == Recipe.default()
