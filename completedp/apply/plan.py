@@ -78,4 +78,5 @@ def _tensor_plan(info: TensorInfo, transfer: Transfer) -> TensorPlan:
         values=values,
         borrowed=transfer.is_borrowed(info.type),
         independent_decay=transfer.recipe.rules.weight_decay == "independent",
+        optimizer=transfer.recipe.rules.optimizer_of(info.role).name,
     )

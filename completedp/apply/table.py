@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from completedp.apply.tensors import PlanNumbers, TensorPlan
+from completedp.theory.optimizers import OPTIMIZERS
 from completedp.theory.roles import BRANCHES
 
 
@@ -31,12 +32,19 @@ def render(plan: PlanNumbers, width: int = 180) -> str:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("tensor", "role", "shape"):
         table.add_column(name, no_wrap=True)
-    for name in ("init std", "lr", "weight decay", "eps", "betas", "multiplier"):
+    keys = _keys(plan)
+    for name in ("init std", *(key.replace("_", " ") for key in keys), "multiplier"):
         table.add_column(name, justify="right", no_wrap=True)
     for rows in _folded(plan.tensors):
-        table.add_row(*_row(rows))
+        table.add_row(*_row(rows, keys))
     console.print(table, highlight=False)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+
+def _keys(plan: PlanNumbers) -> list[str]:
+    """The columns of all optimizers' values, as torch groups have them: betas are one."""
+    knobs = (knob for name in plan.optimizers for knob in OPTIMIZERS[name].knobs)
+    return list(dict.fromkeys(knob.key for knob in knobs))
 
 
 def _folded(tensors: list[TensorPlan]) -> list[list[TensorPlan]]:
@@ -49,18 +57,11 @@ def _folded(tensors: list[TensorPlan]) -> list[list[TensorPlan]]:
 
 
 def _values(tensor: TensorPlan) -> tuple[object, ...]:
-    return (
-        tensor.info.shape,
-        tensor.init_std,
-        tensor.lr,
-        tensor.weight_decay,
-        tensor.eps,
-        tensor.betas,
-        tensor.multiplier,
-    )
+    targets = (tensor.values[knob.name].target for knob in OPTIMIZERS[tensor.optimizer].knobs)
+    return (tensor.info.shape, tensor.init_std, *targets, tensor.multiplier)
 
 
-def _row(rows: list[TensorPlan]) -> list[str]:
+def _row(rows: list[TensorPlan], keys: list[str]) -> list[str]:
     tensor = rows[0]
     name = tensor.name
     if len(rows) > 1:
@@ -74,12 +75,19 @@ def _row(rows: list[TensorPlan]) -> list[str]:
         f"{tensor.info.role}{' ~' if tensor.borrowed else ''}",
         "x".join(map(str, tensor.info.shape)),
         f"= {tensor.init_value:g}" if tensor.init_std is None else std,
-        _change(tensor.base["lr"], tensor.lr),
-        _change(tensor.base["weight_decay"], tensor.weight_decay),
-        _change(tensor.base["eps"], tensor.eps),
-        f"{tensor.beta1:.4g} {tensor.beta2:.4g}",
+        *(_of_key(tensor, key) for key in keys),
         f"{tensor.multiplier:.4g}",
     ]
+
+
+def _of_key(tensor: TensorPlan, key: str) -> str:
+    """What a tensor's optimizer has of that name; nothing, where it has none."""
+    knobs = [knob for knob in OPTIMIZERS[tensor.optimizer].knobs if knob.key == key]
+    values = [(tensor.values[knob.name], knob.is_complement) for knob in knobs]
+    return " ".join(
+        f"{value.target:.4g}" if is_complement else _change(value.base, value.target)
+        for value, is_complement in values
+    )
 
 
 def _change(base: float | None, target: float | None) -> str:

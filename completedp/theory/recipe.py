@@ -19,6 +19,7 @@ from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_text_atomically
 from completedp.theory.hparams import Hyperparameters, Values
+from completedp.theory.optimizers import LR
 from completedp.theory.overrides import check_overrides
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules, Shift
@@ -89,6 +90,8 @@ class Recipe:
                 f"hyperparameters are for depth {self.hyperparameters.depth}, "
                 f"and the base has depth {self.base.depth}"
             )
+        values = self.values.for_optimizers(self.rules.optimizers)
+        object.__setattr__(self, "hyperparameters", replace(self.hyperparameters, values=values))
         for name in ("widths", "overrides", "constants", "provenance"):  # the caller may change its
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, dict(getattr(self, name)))
@@ -123,7 +126,7 @@ class Recipe:
 
     def with_values(self, **values: float) -> Recipe:
         """The same recipe with other global values: `recipe.with_values(lr=2**-7)`."""
-        new = replace(self.hyperparameters, values=replace(self.values, **values))
+        new = replace(self.hyperparameters, values=self.values.moved(**values))
         return replace(self, hyperparameters=new)
 
     def with_rules(self, **choices: Any) -> Recipe:
@@ -169,7 +172,7 @@ class Recipe:
             "schema": SCHEMA,
             "base": self.base.to_dict(),
             "head_dim": self.head_dim,
-            "values": dict(vars(self.values)),
+            "values": self.values.to_dict(),
             "log2_multipliers": dict(self.hyperparameters.log2),
             "no_decay": list(self.no_decay),
             "widths": dict(self.widths),
@@ -214,16 +217,19 @@ class Recipe:
             if name in schedule:
                 schedule[name] = tuple(_numbers(f"schedule.{name}", schedule[name]))
         base = Scale(**_checked(Scale, "base", data["base"]))
+        rules = rules_from_dict(data["rules"])  # before the values, which its optimizers have
+        numbers = dict.fromkeys(Values.names(), (int, float))
+        _check_keys("values", data["values"], numbers, required={LR})
         return cls(
             base=base,
             hyperparameters=Hyperparameters(
-                values=Values(**_checked(Values, "values", data["values"])),
+                values=Values(**data["values"]),
                 depth=base.depth,
                 log2=data["log2_multipliers"],
             ),
             widths=data["widths"],
             head_dim=data["head_dim"],
-            rules=rules_from_dict(data["rules"]),
+            rules=rules,
             schedule=Schedule(**schedule),
             no_decay=tuple(data["no_decay"]),
             overrides=data.get("overrides", {}),
@@ -234,7 +240,7 @@ class Recipe:
 
 def rules_from_dict(data: Any) -> Rules:
     """The inverse of `Rules.to_dict`, checked key by key."""
-    rules = _checked(Rules, "rules", data, axes=list, shifts=list)
+    rules = _checked(Rules, "rules", data, axes=list, shifts=list, optimizer=(str, dict))
     shifts = tuple(
         Shift(**_checked(Shift, f"rules.shifts[{i}]", item))
         for i, item in enumerate(rules.get("shifts", []))
@@ -247,7 +253,9 @@ def numberless(name: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
-def _checked(cls: type, where: str, data: Any, **types: type) -> dict[str, Any]:
+def _checked(
+    cls: type, where: str, data: Any, **types: type | tuple[type, ...]
+) -> dict[str, Any]:
     """A JSON object's items, checked against the fields of a dataclass of numbers and strings."""
     plain = {"str": str, "float": (int, float), "int": int}
     keys = {f.name: types.get(f.name) or plain[str(f.type)] for f in fields(cls)}
