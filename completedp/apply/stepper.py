@@ -71,7 +71,8 @@ class Stepper(Optimizer):
             torch.full((1,), int(state["step"]), device=parameter.device),
         )
         kept = (state[name][None] for name in self._update.state)
-        self._update.apply(parameter[None], gradient[None], *kept, torch.stack([*columns], dim=1)[0])
+        factors = torch.stack([*columns], dim=1)[0]
+        self._update.apply(parameter[None], gradient[None], *kept, factors)
 
 
 class Together(Optimizer):

@@ -1,8 +1,8 @@
 """Updates: what an optimizer does to a tensor in a step.
 
 An update is written for stacked tensors [slots, ...], each slot with values of its own, because
-slots train so (training/slots.py). A stack of one is a plain torch optimizer (stepper.py), unless an
-entry names a better one. A new optimizer is a function here and its entry in `UPDATES`.
+slots train so (training/slots.py). A stack of one is a plain torch optimizer (stepper.py), unless
+an entry names a better one. A new optimizer is a function here and its entry in `UPDATES`.
 """
 
 from __future__ import annotations

@@ -71,17 +71,13 @@ def invariant_rows(rules: Rules) -> list[Row]:
             # Table 1's decay has no m_L^(1-alpha), so with alpha below 1 decay weakens with depth.
             by_depth = rules.alpha - 1.0 if axis == "depth" and role.in_blocks else 0.0
             of_tokens = horizon * (axis == "tokens")
-            found = [
-                ("decay", rules.exponents(role, row)[axis] + has_lr * lr[axis] + _STEPS[axis])
-                for row in decays
-            ]
-            found = [(*pair, by_depth) for pair in found]
-            for row in memories:
-                found.append(("memory", rules.exponents(role, row)[axis] + _STEPS[axis], of_tokens))
+            own = {row: rules.exponents(role, row)[axis] for row in (*decays, *memories, *floors)}
+            rate, steps = lr[axis], _STEPS[axis]
+            found = [("decay", own[row] + has_lr * rate + steps, by_depth) for row in decays]
+            found += [("memory", own[row] + steps, of_tokens) for row in memories]
             if axis in ("batch", "tokens"):
-                found.append(("noise", 2 * lr[axis] + _STEPS[axis], of_tokens))
-                for row in floors:
-                    found.append(("floor", lr[axis] + rules.exponents(role, row)[axis], 0.0))
+                found.append(("noise", 2 * rate + steps, of_tokens))
+                found += [("floor", rate + own[row], 0.0) for row in floors]
                 init = rules.exponents(role, "init_std")[axis]
                 found.append(("start", init or rules.exponents(role, "multiplier")[axis], 0.0))
             rows += [_invariant(rules, axis, name, role, *pair) for name, *pair in found]

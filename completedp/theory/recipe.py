@@ -253,9 +253,7 @@ def numberless(name: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
-def _checked(
-    cls: type, where: str, data: Any, **types: type | tuple[type, ...]
-) -> dict[str, Any]:
+def _checked(cls: type, where: str, data: Any, **types: type | tuple[type, ...]) -> dict[str, Any]:
     """A JSON object's items, checked against the fields of a dataclass of numbers and strings."""
     plain = {"str": str, "float": (int, float), "int": int}
     keys = {f.name: types.get(f.name) or plain[str(f.type)] for f in fields(cls)}

@@ -48,7 +48,7 @@ def slots_that_fit(
 def slot_memory(
     model: nn.Module, loss: StackedLoss, batch: Batch, weights: torch.dtype = torch.float32
 ) -> int:
-    """Bytes that one slot needs: weights, gradients, an optimizer's state, and what backward needs."""
+    """Bytes that one slot needs: weights, gradients, optimizer state, and what backward needs."""
     device = batch[0].device
     parameters = {
         name: torch.zeros(1, *p.shape, device=device, dtype=weights).requires_grad_()
