@@ -93,7 +93,7 @@ def make_space(
     """The space of that kind around a recipe.
 
     A tunable may also be a coordinate (`lr/type/qkv`), which is then searched as it is; where none
-    are named, all that the recipe's optimizers have are searched. `types` are the model's own module
+    are named, all that the recipe's optimizers have. `types` are the model's own module
     types, of which a recipe may know more. `scales` are where results are to be used.
     """
     if kind not in KINDS:
