@@ -1,5 +1,6 @@
 """A second optimizer, made of nothing but its registration: sign momentum for hidden matrices."""
 
+import copy
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -283,7 +284,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 def small(optimizer: Any = BY_ROLE, lr: float = 2**-6) -> Recipe:
     base = meta_model(ReferenceModel(vocab=257, shape=SHAPE).config(SMALL))
     values = {"lr": lr, "signum_lr": 2**-9, "momentum": 0.8, "weight_decay": 0.3, "eps": 1e-6}
-    return Recipe.for_model(base, SMALL, rules=Rules(optimizer=optimizer), **values)
+    made = Recipe.for_model(base, SMALL, rules=Rules(optimizer=optimizer), **values)
+    apart = {
+        "signum_lr/type/qkv": 0.7,
+        "one_minus_momentum/depth/2": -0.4,
+        "lr/type/embedding": 0.5,
+    }
+    return replace(made, hyperparameters=replace(made.hyperparameters, log2=apart))
 
 
 def plan_of(recipe: Recipe, device: str = "meta") -> Plan:
@@ -348,9 +355,9 @@ def make_slots(data: str, count: int, **options: Any) -> Slots:
 
 
 def test_training_equals_a_loop_by_hand(data: str) -> None:
-    """The plain loop and slots, where trials with values of their own share a program, train as a
-    loop that was written by hand."""
-    recipes = [small(), small().with_values(signum_lr=2**-8, momentum=0.5)]
+    """The plain loop and slots, where trials with values of their own share a program and follow
+    each other, train as a loop that was written by hand."""
+    recipes = [small(), small().with_values(signum_lr=2**-8, momentum=0.5), small(lr=2**-5)]
     trials = [Trial(plan=plan_of(r), seed=i, steps=STEPS, key=i) for i, r in enumerate(recipes)]
     in_slots = {outcome.key: outcome.losses for outcome in make_slots(data, 2).run(trials)}
     assert in_slots[0] != in_slots[1]
@@ -391,6 +398,24 @@ def test_a_run_resumes_with_its_state(data: str, tmp_path: Path) -> None:
     assert "optimizer/momentum_buffer/blocks.0.attn.qkv.weight" in first
     assert "optimizer/exp_avg_sq/blocks.0.attn.qkv.weight" not in first
     assert "optimizer/exp_avg_sq/embedding.weight" in first
+
+
+def test_several_optimizers_load_as_one() -> None:
+    """State goes through `state_dict` and back, and each part looks at what it is given."""
+    model = make_model()
+    found = cdp.plan(model, mixed(), BASE_SCALE)
+    found.initialise()
+    batches = token_batches(6)
+    optimizer = found.optimizer()
+    train(model, optimizer, batches[:3])
+    state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    expected = train(model, optimizer, batches[3:])
+    resumed = found.optimizer()
+    model.load_state_dict(state[0])
+    resumed.load_state_dict(state[1])
+    assert train(model, resumed, batches[3:]) == expected
+    del state[1]["state"][0]["exp_avg_sq"]
+    assert "it is not AdamW's" in error_of(found.optimizer().load_state_dict, state[1])
 
 
 def test_a_cell_that_is_not_written_down_is_an_error() -> None:
