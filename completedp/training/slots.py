@@ -178,6 +178,12 @@ class Slots:
         ]
         self._optimizers = list(optimizers)
 
+    def _optimizers_of(self, plan: Plan) -> list[str]:
+        """What a plan trains each of the stack's tensors by."""
+        if [tensor.name for tensor in plan.tensors] != self._names:
+            raise CompletedpError("a trial's plan is of another model than the stack's")
+        return [tensor.optimizer for tensor in plan.tensors]
+
     def run(
         self,
         trials: Iterable[Trial[Key]],
@@ -195,13 +201,13 @@ class Slots:
         again: deque[Trial[Key]] = deque(islice(waiting, 1))
         """Trials to start first: at the beginning one, for what trains its tensors; later those
         that a smaller stack has to start again."""
-        if again:
-            self._train_by(_optimizers(again[0].plan))
         running: dict[int, Trial[Key]] = {}
         curves: dict[int, list[float]] = {}
         while True:
             turn = None
             try:
+                if again and not running:
+                    self._train_by(self._optimizers_of(again[0].plan))
                 self.prepare()
                 for slot in range(self.count):
                     if slot in running:
@@ -260,8 +266,12 @@ class Slots:
     def fill(self, slot: int, trial: Trial[Key]) -> None:
         """Start a trial in a slot: its weights, zero moments, values, schedule and data order."""
         plan = trial.plan
-        if [t.name for t in plan.tensors] != self._names:
-            raise CompletedpError("a trial's plan is of another model than the stack's")
+        if self._optimizers_of(plan) != self._optimizers:
+            raise CompletedpError(
+                "trials that share slots have to be trained by the same optimizers: "
+                f"{' and '.join(plan.optimizers)} came to "
+                f"{' and '.join(dict.fromkeys(self._optimizers))}"
+            )
         if hooked(plan):
             raise CompletedpError(
                 "slots cannot have multipliers by hooks, which would be the same in every slot: "
@@ -270,11 +280,6 @@ class Slots:
         if not 1 <= trial.steps <= self.max_steps:
             raise CompletedpError(
                 f"a trial of {trial.steps} steps does not fit a stack of {self.max_steps}"
-            )
-        if _optimizers(plan) != self._optimizers:
-            raise CompletedpError(
-                "trials that share slots have to be trained by the same optimizers: "
-                f"{' and '.join(plan.optimizers)} came to {' and '.join(set(self._optimizers))}"
             )
         for tensor in plan.tensors:
             self._parameters[tensor.name][slot].copy_(draw(tensor, trial.seed))
@@ -366,8 +371,3 @@ class Slots:
     def weights(self, slot: int) -> dict[str, Tensor]:
         """A slot's parameters, as they are now."""
         return {name: value[slot].detach() for name, value in self._parameters.items()}
-
-
-def _optimizers(plan: Plan) -> list[str]:
-    """What trains each tensor, in order."""
-    return [tensor.optimizer for tensor in plan.tensors]
