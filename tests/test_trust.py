@@ -84,7 +84,7 @@ def test_rules_keep_tau_along_batch_and_tokens(
     for tensor in found.tensors:
         low, high = at_base[tensor.info.type]
         assert low * 0.999 <= tensor.tau <= high * 1.001
-        group_decay = tensor.lr * tensor.torch_weight_decay * target.steps
+        group_decay = tensor.lr * tensor.knobs["weight_decay"] * target.steps
         assert tensor.tau == pytest.approx(1 / group_decay)
 
 

@@ -12,14 +12,14 @@ its block is of, so groups cost nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from completedp.common.checks import check_number
+from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
 
 try:
@@ -28,6 +28,8 @@ try:
 except ImportError:
     triton = None
 
+Implementation = Literal["auto", "completedp", "torch"]
+_TORCH_ONLY = {"fused", "foreach", "capturable", "differentiable", "amsgrad"}
 _BLOCK = 1024
 """Elements of a program."""
 _TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -154,6 +156,23 @@ class AdamW(torch.optim.AdamW):
             gradient = gradient.redistribute(parameter.device_mesh, placements)  # type: ignore[attr-defined]
         whole = (parameter, gradient, state["exp_avg"], state["exp_avg_sq"])
         return *(t.to_local() if hasattr(t, "to_local") else t for t in whole), state["step"]  # type: ignore[attr-defined]
+
+
+def make_adamw(
+    groups: list[dict[str, Any]], implementation: Implementation = "auto", **options: Any
+) -> torch.optim.AdamW:
+    """The one above where it is as good as torch's, or better; torch's for options it alone has."""
+    check_one_of("implementation", implementation, get_args(Implementation))
+    parameters = [p for group in groups for p in group["params"]]
+    if implementation == "auto":
+        ours = not _TORCH_ONLY & options.keys() and suits(parameters)
+        implementation = "completedp" if ours else "torch"
+    if implementation == "completedp":
+        return AdamW(groups, **options)
+    if not {"fused", "foreach", "capturable"} & options.keys():
+        # torch's fused one on a CPU goes by addresses without a look at the strides.
+        options["fused"] = all(p.is_cuda or (p.is_cpu and p.is_contiguous()) for p in parameters)
+    return torch.optim.AdamW(groups, **options)
 
 
 def suits(parameters: Iterable[Tensor]) -> bool:

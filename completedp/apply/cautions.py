@@ -108,7 +108,7 @@ def plan_cautions(
     yield from _unmatched_widths(model, transfer.recipe)
     yield from _moved_constants(model, transfer)
     if transfer.ratios.width != 1.0:
-        yield from _routers(model)
+        yield from _routers(model, transfer)
         yield from _no_output(model)
     if _any_multiplier(multipliers):
         yield from _own_depth_scaling(model)
@@ -192,10 +192,10 @@ def _scaled_embeddings(model: nn.Module) -> Iterator[str]:
         )
 
 
-def _routers(model: ModelMap) -> Iterator[str]:
+def _routers(model: ModelMap, transfer: Transfer) -> Iterator[str]:
     """A router has an output for each expert, and hidden weights more of them with the width."""
     routers = [t.name for t in model if t.type == "router"]
-    if routers:
+    if routers and "eps" in transfer.hyperparameters("router"):
         more = f" and {len(routers) - 1} more" if routers[1:] else ""
         yield (
             f"{routers[0]}{more}: the paper has no rule for routers, which are planned as hidden "

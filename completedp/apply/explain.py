@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from completedp.apply.tensors import PlanNumbers, TensorPlan
+from completedp.theory.optimizers import DEFAULT
 
 _DECIDED = {
     "override": "by an override",
@@ -36,9 +37,10 @@ def _what(plan: PlanNumbers, tensor: TensorPlan) -> str:
     where = "" if info.layer is None else f", in block {info.layer} of {plan.target.depth}"
     start = "" if tensor.init_value is None else f"; starts at {tensor.init_value:g}"
     known = " (the recipe knows its role alone)" if tensor.borrowed else ""
+    by = "" if tensor.optimizer == DEFAULT else f"; trained by {tensor.optimizer}"
     return (
         f"{tensor.name} is {info.type}, a {info.role}{known}, {_DECIDED[info.how]}{where}; "
-        f"width x{tensor.width_ratio:g}{start}"
+        f"width x{tensor.width_ratio:g}{start}{by}"
     )
 
 

@@ -10,6 +10,7 @@ from completedp.apply.multipliers import hooked
 from completedp.apply.optimise import param_groups
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
+from completedp.theory.optimizers import ADAMW
 
 ExportFormat = Literal["json", "hf", "torchtitan"]
 
@@ -92,10 +93,16 @@ _USAGE = {
 
 def export(plan: PlanNumbers, form: ExportFormat) -> str:
     """The text of the file."""
+    if form != "json" and plan.optimizers != (ADAMW.name,):  # these files make a torch AdamW
+        raise CompletedpError(
+            f"{' and '.join(plan.optimizers)} train this model, and a {form} file is for AdamW "
+            "alone: export json, which says whose each group is"
+        )
+    left_out = ("params", "param_names", "initial_lr")
     groups = [
-        {"names": group["param_names"], **{k: group[k] for k in ("lr", "weight_decay", "eps")}}
-        | {"betas": group["betas"]}
-        for group in param_groups(plan)
+        {"names": group["param_names"], **{k: v for k, v in group.items() if k not in left_out}}
+        for name in plan.optimizers
+        for group in param_groups(plan, name)
     ]
     initial = {t.name: (t.init_std, t.init_value) for t in plan.tensors}
     if form == "json":

@@ -4,8 +4,9 @@ There are three ways to carry one, and all train the same function:
 
 - `buffer`: the model multiplies by a buffer of its own, as the reference model does;
 - `fold`: into the weights that end the branch. With W' = c W and Adam's symmetry, initial values
-  times c, lr times c, eps / c and weight decay / c train c W without a multiplier. Nothing of the
-  model changes, so it saves, loads and serves as it always did;
+  times c, lr times c, eps / c and weight decay / c train c W without a multiplier; what another
+  optimizer has changes by the power of c that its description says. Nothing of the model changes,
+  so it saves, loads and serves as it always did;
 - `hook`: a forward hook on the module that ends the branch. For branches that end in a norm, which
   would undo a factor of the weights before it. Hooks are not saved with a model.
 """
@@ -24,6 +25,7 @@ from completedp.apply.model_map import ModelMap
 from completedp.apply.structure import unwrapped
 from completedp.apply.tensors import PlanNumbers, TensorPlan, Way
 from completedp.common.errors import CompletedpError
+from completedp.theory.optimizers import LR, OPTIMIZERS, WEIGHT_DECAY, Optimizer
 from completedp.theory.roles import BRANCHES
 from completedp.theory.value import Value
 
@@ -67,11 +69,13 @@ def fold(tensor: TensorPlan, ways: Mapping[str, Way]) -> TensorPlan:
     """A tensor's plan with its multiplier taken into its values, where that is the way."""
     if ways.get(tensor.info.ends or "") != "fold" or tensor.multiplier == 1.0:
         return tensor
-    values = folded(tensor.values, decay_follows=not tensor.independent_decay)
-    return replace(tensor, values=values)
+    optimizer, decay_follows = OPTIMIZERS[tensor.optimizer], not tensor.independent_decay
+    return replace(tensor, values=folded(tensor.values, optimizer, decay_follows=decay_follows))
 
 
-def folded(values: Mapping[str, Value], *, decay_follows: bool) -> dict[str, Value]:
+def folded(
+    values: Mapping[str, Value], optimizer: Optimizer, *, decay_follows: bool
+) -> dict[str, Value]:
     """The values of c W, for those of W with a multiplier c.
 
     `decay_follows` where decay is a multiple of lr; elsewhere it is a part of the weight each step,
@@ -79,10 +83,15 @@ def folded(values: Mapping[str, Value], *, decay_follows: bool) -> dict[str, Val
     """
     factor, label = values["multiplier"].target, "folded multiplier"
     new = dict(values)
-    new["lr"] = values["lr"].times(label, factor)
-    new["eps"] = values["eps"].over(label, factor)
-    if decay_follows:
-        new["weight_decay"] = values["weight_decay"].times(label, 1.0 / factor)
+    for knob in optimizer.knobs:
+        value = values[knob.name]
+        if knob.power > 0:
+            new[knob.name] = value.times(label, factor**knob.power)
+        elif knob.power < 0:
+            new[knob.name] = value.over(label, factor**-knob.power)
+        if knob.name == LR and decay_follows and WEIGHT_DECAY in values:  # their product stays
+            decay = values[WEIGHT_DECAY]
+            new[WEIGHT_DECAY] = decay.times(label, 1.0 / factor**knob.power)
     if "init_std" in values:
         new["init_std"] = values["init_std"].times(label, factor)
     done = (("folded into its values", 1.0),)

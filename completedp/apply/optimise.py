@@ -4,42 +4,51 @@ and checkpoints that bring back moments and never planned values."""
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from completedp.apply.stepper import Together, make_optimizer
 from completedp.apply.tensors import PlanNumbers
-from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError
+from completedp.theory.optimizers import ADAMW, DEFAULT, LR
 from completedp.theory.schedule import Schedule
 
-Implementation = Literal["auto", "completedp", "torch"]
-_TORCH_ONLY = {"fused", "foreach", "capturable", "differentiable", "amsgrad"}
+if TYPE_CHECKING:
+    from completedp.apply.adamw import Implementation
 
 
-def param_groups(plan: PlanNumbers) -> list[dict[str, Any]]:
-    """Tensors with equal values share a group, in the order in which the values first appear."""
+def param_groups(plan: PlanNumbers, optimizer: str | None = None) -> list[dict[str, Any]]:
+    """Tensors with equal values share a group, in the order in which the values first appear.
+
+    Those of one optimizer, which may be left out where it trains all; other groups than AdamW's say
+    whose they are.
+    """
+    if optimizer is None and len(plan.optimizers) > 1:
+        names = " and ".join(plan.optimizers)
+        raise CompletedpError(
+            f"{names} train parts of this model: take the groups of one at a time, "
+            f"plan.param_groups({plan.optimizers[0]!r})"
+        )
     parameters = plan.map.parameters()
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for tensor in plan.tensors:
-        decay = tensor.torch_weight_decay
-        key = (tensor.lr, decay, tensor.eps, tensor.betas)
+        if optimizer not in (None, tensor.optimizer):
+            continue
+        values = tensor.torch_values
         group = groups.setdefault(
-            key,
-            {
-                "params": [],
-                "param_names": [],
-                "lr": tensor.lr,
-                "initial_lr": tensor.lr,
-                "weight_decay": decay,
-                "eps": tensor.eps,
-                "betas": tensor.betas,
-            },
+            (tensor.optimizer, *values.values()),
+            {"params": [], "param_names": [], LR: tensor.lr, "initial_lr": tensor.lr, **values}
+            | ({} if tensor.optimizer == DEFAULT else {"optimizer": tensor.optimizer}),
         )
         group["params"].append(parameters[tensor.name])
         group["param_names"].append(tensor.name)
+    if optimizer is not None and not groups:
+        raise CompletedpError(
+            f"{optimizer!r} trains no tensor of this plan: {', '.join(plan.optimizers)} does"
+        )
     return list(groups.values())
 
 
@@ -50,28 +59,34 @@ def adamw(
 
     Options that only torch's has are answered with torch's. Either loads the other's state.
     """
-    check_one_of("implementation", implementation, get_args(Implementation))
-    for name in ("lr", "weight_decay", "eps", "betas"):
-        if name in options:
-            raise CompletedpError(f"{name} comes from the plan: set it in the recipe instead")
-    groups = param_groups(plan)
-    parameters = [p for group in groups for p in group["params"]]
-    if any(p.is_meta for p in parameters):
+    for tensor in plan.tensors:
+        if tensor.optimizer != ADAMW.name:
+            raise CompletedpError(
+                f"{tensor.name} is trained by {tensor.optimizer}, not AdamW: use plan.optimizer(), "
+                f"or plan.param_groups({tensor.optimizer!r}) for an optimizer of your own"
+            )
+    for knob in ADAMW.knobs:
+        if knob.key in options:
+            raise CompletedpError(f"{knob.key} comes from the plan: set it in the recipe instead")
+    _refuse_meta(plan, "adamw")
+    from completedp.apply.adamw import make_adamw  # which imports Triton
+
+    return make_adamw(param_groups(plan), implementation, **options)
+
+
+def optimizer(plan: PlanNumbers) -> Optimizer:
+    """What trains the plan's tensors: AdamW, or all their optimizers as one."""
+    _refuse_meta(plan, "optimizer")
+    parts = [make_optimizer(name, param_groups(plan, name)) for name in plan.optimizers]
+    return parts[0] if len(parts) == 1 else Together(parts)
+
+
+def _refuse_meta(plan: PlanNumbers, before: str) -> None:
+    if any(p.is_meta for p in plan.map.parameters().values()):
         raise CompletedpError(
             "the model is on the meta device, and to_empty makes new parameters: call it, and "
-            "plan.initialise, before plan.adamw"
+            f"plan.initialise, before plan.{before}"
         )
-    from completedp.apply.adamw import AdamW, suits  # which imports Triton
-
-    if implementation == "auto":
-        ours = not _TORCH_ONLY & options.keys() and suits(parameters)
-        implementation = "completedp" if ours else "torch"
-    if implementation == "completedp":
-        return AdamW(groups, **options)
-    if not {"fused", "foreach", "capturable"} & options.keys():
-        # torch's fused one on a CPU goes by addresses without a look at the strides.
-        options["fused"] = all(p.is_cuda or (p.is_cpu and p.is_contiguous()) for p in parameters)
-    return torch.optim.AdamW(groups, **options)
 
 
 def attach_schedule(optimizer: Optimizer, schedule: Schedule, steps: int) -> LambdaLR:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch.optim import Optimizer
 
 from completedp.apply.tensors import PlanNumbers, TensorPlan
+from completedp.theory.optimizers import LR, OPTIMIZERS
 
 _TOLERANCE = 1e-6
 """Rates may be kept in float32."""
@@ -42,22 +43,22 @@ class OptimizerCheck:
         return "\n".join(lines)
 
 
-def check_optimizer(plan: PlanNumbers, optimizer: Optimizer) -> OptimizerCheck:
-    """Compare rates (those before a schedule), decay, eps and betas, tensor by tensor.
+def check_optimizer(plan: PlanNumbers, *optimizers: Optimizer) -> OptimizerCheck:
+    """Compare rates (those before a schedule) and all other values, tensor by tensor.
 
     A schedule may have taken the rates from their planned ones, but all by the same factor.
     """
     return OptimizerCheck(
-        tensors=len(plan.tensors), differences=tuple(_differences(plan, optimizer))
+        tensors=len(plan.tensors), differences=tuple(_differences(plan, optimizers))
     )
 
 
-def _differences(plan: PlanNumbers, optimizer: Optimizer) -> Iterator[str]:
+def _differences(plan: PlanNumbers, optimizers: Sequence[Optimizer]) -> Iterator[str]:
     planned = {tensor.name: tensor for tensor in plan.tensors}
     names = {id(p): name for name, p in plan.map.parameters().items() if name in planned}
     seen: Counter[str] = Counter()
     along: dict[str, float] = {}
-    for number, group in enumerate(optimizer.param_groups):
+    for number, group in enumerate(group for each in optimizers for group in each.param_groups):
         for parameter in group["params"]:
             name = names.get(id(parameter))
             if name is not None:
@@ -79,16 +80,9 @@ def _differences(plan: PlanNumbers, optimizer: Optimizer) -> Iterator[str]:
 
 
 def _of_tensor(tensor: TensorPlan, group: dict[str, Any]) -> Iterator[str]:
-    betas = group.get("betas", (None, None))
-    found = {
-        "lr": group.get("initial_lr", group["lr"]),
-        "weight_decay": group.get("weight_decay"),
-        "eps": group.get("eps"),
-        "beta1": betas[0],
-        "beta2": betas[1],
-    }
-    expected = {name: getattr(tensor, name) for name in found}
-    expected["weight_decay"] = tensor.torch_weight_decay
+    optimizer = OPTIMIZERS[tensor.optimizer]
+    found = optimizer.read({**group, LR: group.get("initial_lr", group[LR])})
+    expected = optimizer.read(tensor.torch_values)
     for name, value in found.items():
         if value is None:
             yield f"{tensor.name}: the optimizer has no {name}, planned {expected[name]:.6g}"

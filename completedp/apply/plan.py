@@ -95,4 +95,5 @@ def _tensor_plan(info: TensorInfo, transfer: Transfer) -> TensorPlan:
         borrowed=transfer.is_borrowed(info.type),
         independent_decay=transfer.recipe.rules.weight_decay == "independent",
         steps=transfer.target.steps,
+        optimizer=transfer.recipe.rules.optimizer_of(info.role).name,
     )

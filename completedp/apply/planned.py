@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 
 from completedp.apply import explain, initialise, multipliers, optimise
 from completedp.apply.cautions import scale_cautions
-from completedp.apply.optimise import Implementation
 from completedp.apply.optimizer_check import OptimizerCheck, check_optimizer
 from completedp.apply.table import render
 from completedp.apply.tensors import PlanNumbers
+
+if TYPE_CHECKING:
+    from completedp.apply.adamw import Implementation
 
 
 class Plan(PlanNumbers):
@@ -35,9 +37,16 @@ class Plan(PlanNumbers):
         """
         multipliers.attach(self)
 
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Groups for `torch.optim.AdamW`: tensors with equal values share one."""
-        return optimise.param_groups(self)
+    def param_groups(self, optimizer: str | None = None) -> list[dict[str, Any]]:
+        """Groups for `torch.optim.AdamW`: tensors with equal values share one.
+
+        Where the recipe's rules give roles to several optimizers, those of the one that is named.
+        """
+        return optimise.param_groups(self, optimizer)
+
+    def optimizer(self) -> Optimizer:
+        """What trains the tensors: `adamw()`, or where there are several optimizers, all as one."""
+        return optimise.optimizer(self)
 
     def adamw(self, implementation: Implementation = "auto", **options: Any) -> torch.optim.AdamW:
         """AdamW with these groups; options go to its constructor.
@@ -53,9 +62,12 @@ class Plan(PlanNumbers):
         """Why one tensor has its values, in words and factors: `plan.explain("lm_head.weight")`."""
         return explain.explain(self, name, hyperparameter)
 
-    def check(self, optimizer: Optimizer) -> OptimizerCheck:
-        """Whether an optimizer still holds what was planned: `.passed`; prints each difference."""
-        return check_optimizer(self, optimizer)
+    def check(self, *optimizers: Optimizer) -> OptimizerCheck:
+        """Whether an optimizer still holds what was planned: `.passed`; prints each difference.
+
+        Where several train parts of the model, all of them together.
+        """
+        return check_optimizer(self, *optimizers)
 
     @property
     def cautions(self) -> tuple[str, ...]:

@@ -30,10 +30,10 @@ def recipe_for_model(
     """The recipe: widths and constants read off the model, values and overrides as given."""
     model_map = classify(base_model, overrides)
     cautions.check_base(model_map, base)
-    names = {cls: {f.name for f in fields(cls)} for cls in (Values, Rules)}
     # weight_decay is a value here; the convention of Rules goes by `rules=Rules(...)`.
-    values = {k: options.pop(k) for k in list(options) if k in names[Values]}
-    choices = {k: options.pop(k) for k in list(options) if k in names[Rules]}
+    values = {k: options.pop(k) for k in list(options) if k in Values.names()}
+    names = {f.name for f in fields(Rules)}
+    choices = {k: options.pop(k) for k in list(options) if k in names}
     rules = replace(options.pop("rules", Rules()), **choices)
     return Recipe(
         base=base,

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from completedp.apply.tensors import PlanNumbers, TensorPlan
+from completedp.theory.optimizers import OPTIMIZERS
 from completedp.theory.roles import BRANCHES
 
 WIDE = 180
@@ -34,15 +35,37 @@ class _Layout:
     """Whether values are shown as base -> target."""
 
 
-_VALUES = ("init std", "lr", "decay", "eps")
-_LAYOUTS = (
-    _Layout(("role", "shape", *_VALUES, "betas", "multiplier", "tau"), changes=True),
-    _Layout(("role", *_VALUES, "betas", "multiplier", "tau")),
-    _Layout((*_VALUES, "betas", "multiplier", "tau")),
-    _Layout((*_VALUES, "tau")),
-)
-"""From wide to narrow."""
-_TITLES = {"decay": "weight decay"}
+_SHORT = {"weight_decay": "decay"}
+"""Titles where there is little room."""
+
+
+def _layouts(plan: PlanNumbers) -> list[_Layout]:
+    """From wide to narrow: in the last one what is a complement, as betas are, goes above it."""
+    keys, complements = _keys(plan), _complements(plan)
+    values = ("init std", *keys, "multiplier", "tau")
+    narrow = ("init std", *(key for key in keys if key not in complements), "tau")
+    return [
+        _Layout(("role", "shape", *values), changes=True),
+        _Layout(("role", *values)),
+        _Layout(values),
+        _Layout(narrow),
+    ]
+
+
+def _keys(plan: PlanNumbers) -> list[str]:
+    """The columns of all optimizers' values, as torch groups have them: betas are one."""
+    knobs = (knob for name in plan.optimizers for knob in OPTIMIZERS[name].knobs)
+    return list(dict.fromkeys(knob.key for knob in knobs))
+
+
+def _complements(plan: PlanNumbers) -> dict[str, list[str]]:
+    """Values that are near 1, by the column that they share: beta1 and beta2."""
+    found: dict[str, list[str]] = {}
+    for name in plan.optimizers:
+        for knob in OPTIMIZERS[name].knobs:
+            if knob.is_complement and knob.name not in found.setdefault(knob.key, []):
+                found[knob.key].append(knob.name)
+    return found
 
 
 def render(plan: PlanNumbers, cautions: Sequence[str] = (), width: int | None = None) -> str:
@@ -72,10 +95,13 @@ def _head(plan: PlanNumbers, layout: _Layout) -> list[str]:
         f"  ratios  width x{ratios.width:g}, depth x{ratios.depth:g}, batch x{ratios.batch:g}, "
         f"tokens x{ratios.tokens:g}, r {ratios.r:g}; residual branches {_residual(plan)}",
     ]
-    if "betas" not in layout.columns:
-        pairs = ((t.beta1, t.beta2) for t in plan.tensors)
-        betas = (_span(values, "") for values in zip(*pairs, strict=True))
-        lines.append(f"  betas   {', '.join(betas)}")
+    for key, names in _complements(plan).items():
+        if key not in layout.columns:
+            spans = (
+                _span((t.values[name].target for t in plan.tensors if name in t.values), "")
+                for name in names
+            )
+            lines.append(f"  {key:<7} {', '.join(spans)}")
     if not layout.changes:
         lines.append("  values at the target; a wider terminal shows more")
     return lines
@@ -84,16 +110,17 @@ def _head(plan: PlanNumbers, layout: _Layout) -> list[str]:
 def _fitting(plan: PlanNumbers, console: Console) -> tuple[_Layout, Table]:
     """The widest layout that fits; in the last one names go on in the next line."""
     rows = _folded(plan.tensors)
-    for layout in _LAYOUTS:
-        last = layout is _LAYOUTS[-1]
+    layouts = _layouts(plan)
+    for layout in layouts:
+        last = layout is layouts[-1]
         table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=last)
         table.add_column("tensor", no_wrap=not last, overflow="fold")
         for name in layout.columns:
-            title = _TITLES.get(name, name) if layout.changes else name
+            title = name.replace("_", " ") if layout.changes else _SHORT.get(name, name)
             justify = "left" if name in ("role", "shape") else "right"
             table.add_column(title, justify=justify, no_wrap=True)
         for run in rows:
-            cells = _cells(run[0], changes=layout.changes)
+            cells = _cells(run[0], _keys(plan), changes=layout.changes)
             table.add_row(_name(run), *(cells[name] for name in layout.columns))
         if last or console.measure(table).maximum < console.width:
             return layout, table
@@ -110,15 +137,8 @@ def _folded(tensors: list[TensorPlan]) -> list[list[TensorPlan]]:
 
 
 def _values(tensor: TensorPlan) -> tuple[object, ...]:
-    return (
-        tensor.info.shape,
-        tensor.init_std,
-        tensor.lr,
-        tensor.weight_decay,
-        tensor.eps,
-        tensor.betas,
-        tensor.multiplier,
-    )
+    targets = (tensor.values[knob.name].target for knob in OPTIMIZERS[tensor.optimizer].knobs)
+    return (tensor.info.shape, tensor.init_std, *targets, tensor.multiplier)
 
 
 def _name(rows: list[TensorPlan]) -> str:
@@ -132,24 +152,31 @@ def _name(rows: list[TensorPlan]) -> str:
     return name
 
 
-def _cells(tensor: TensorPlan, *, changes: bool) -> dict[str, str]:
+def _cells(tensor: TensorPlan, keys: Sequence[str], *, changes: bool) -> dict[str, str]:
     """What the columns say of a tensor."""
-    base = tensor.base if changes else {}
-
-    def shown(name: str) -> str:
-        return _change(base.get(name, getattr(tensor, name)), getattr(tensor, name))
-
+    std = tensor.init_std
     return {
         "role": f"{tensor.info.role}{' ~' if tensor.borrowed else ''}",
         "shape": "x".join(map(str, tensor.info.shape)),
-        "init std": f"= {tensor.init_value:g}" if tensor.init_std is None else shown("init_std"),
-        "lr": shown("lr"),
-        "decay": shown("weight_decay"),
-        "eps": shown("eps"),
-        "betas": f"{tensor.beta1:.4g} {tensor.beta2:.4g}",
+        "init std": f"= {tensor.init_value:g}"
+        if std is None
+        else _change(tensor.base.get("init_std") if changes else std, std),
+        **{key: _of_key(tensor, key, changes=changes) for key in keys},
         "multiplier": f"{tensor.multiplier:.4g}",
         "tau": f"{tensor.tau:.3g}",
     }
+
+
+def _of_key(tensor: TensorPlan, key: str, *, changes: bool) -> str:
+    """What a tensor's optimizer has of that name; nothing, where it has none."""
+    shown = []
+    for knob in OPTIMIZERS[tensor.optimizer].knobs:
+        if knob.key == key:
+            value = tensor.values[knob.name]
+            base = value.base if changes else value.target
+            change = _change(base, value.target)
+            shown.append(f"{value.target:.4g}" if knob.is_complement else change)
+    return " ".join(shown)
 
 
 def _change(base: float | None, target: float | None) -> str:

@@ -17,6 +17,7 @@ from torch import nn
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.names import canonical_name
 from completedp.common.errors import CompletedpError
+from completedp.theory.optimizers import DEFAULT, LR, OPTIMIZERS, WEIGHT_DECAY, Optimizer
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, Role, is_bias
 from completedp.theory.scale import Ratios, Scale
@@ -35,13 +36,25 @@ class TensorPlan:
     width_ratio: float
     """Its own width over that of its type at base: m_N, tensor by tensor."""
     values: Mapping[str, Value]
-    """lr, weight_decay, eps, beta1, beta2, multiplier, and for a matrix init_std."""
+    """Its optimizer's (of AdamW lr, weight_decay, eps, beta1, beta2), the multiplier, and for a
+    matrix init_std. Each is an attribute too (`tensor.eps`), and so is what torch calls otherwise
+    (`tensor.betas`)."""
     borrowed: bool
     """Whether the recipe knows its role alone, and not its type."""
     independent_decay: bool = False
     """Whether the planned weight decay is not multiplied by lr."""
     steps: int = 1
     """Of the run that is planned."""
+    optimizer: str = DEFAULT
+    """What trains it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if "optimizer" in self.__dict__:  # a copy in the making has nothing yet
+            if name in self.values:
+                return self.values[name].target
+            if name in (group := self.torch_values):
+                return group[name]
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     @property
     def name(self) -> str:
@@ -51,43 +64,31 @@ class TensorPlan:
     @property
     def lr(self) -> float:
         """Peak learning rate."""
-        return self.values["lr"].target
+        return self.values[LR].target
 
     @property
-    def weight_decay(self) -> float:
-        """As the recipe's rules mean it: multiplied by lr, or not."""
-        return self.values["weight_decay"].target
+    def knobs(self) -> dict[str, float]:
+        """Its optimizer's values, as the update takes them: weight decay is multiplied by lr, so
+        that a schedule scales both alike."""
+        found = {knob.name: self.values[knob.name].target for knob in self._described.knobs}
+        if self.independent_decay and WEIGHT_DECAY in found:
+            found[WEIGHT_DECAY] = found[WEIGHT_DECAY] / found[LR]
+        return found
 
     @property
-    def torch_weight_decay(self) -> float:
-        """As torch's AdamW takes it, which multiplies by lr: a schedule then scales both alike."""
-        return self.weight_decay / self.lr if self.independent_decay else self.weight_decay
+    def torch_values(self) -> dict[str, Any]:
+        """The same as a torch group has them: of AdamW lr, weight_decay, eps and betas."""
+        return self._described.group(self.knobs)
 
     @property
     def tau(self) -> float:
         """The timescale of its decay in run lengths; infinite without decay (timescale.py)."""
-        independent = self.independent_decay
-        return timescale(self.lr, self.weight_decay, self.steps, independent=independent)
+        decay = self.knobs.get(WEIGHT_DECAY, 0.0)
+        return timescale(self.lr, decay, self.steps)
 
     @property
-    def eps(self) -> float:
-        """Added to the root of the second moment."""
-        return self.values["eps"].target
-
-    @property
-    def beta1(self) -> float:
-        """Of the first moment."""
-        return self.values["beta1"].target
-
-    @property
-    def beta2(self) -> float:
-        """Of the second moment."""
-        return self.values["beta2"].target
-
-    @property
-    def betas(self) -> tuple[float, float]:
-        """As torch's AdamW takes them."""
-        return self.beta1, self.beta2
+    def _described(self) -> Optimizer:
+        return OPTIMIZERS[self.optimizer]
 
     @property
     def init_std(self) -> float | None:
@@ -114,7 +115,7 @@ class TensorPlan:
     @property
     def trace(self) -> dict[str, Trace]:
         """For each value, the factors it came from; of a beta, those of 1 - beta."""
-        return {_traced(name): value.trace for name, value in self.values.items()}
+        return {self._traced(name): value.trace for name, value in self.values.items()}
 
     def explain(self, hyperparameter: str) -> str:
         """One line: the factors, those of 1 left out, and what they make."""
@@ -126,7 +127,7 @@ class TensorPlan:
             )
         value = self.values[name]
         what, made = name, f"{value.target:.6g}"
-        if _traced(name) != name:
+        if self._traced(name) != name:
             what, made = f"1 - {name}", f"{1.0 - value.target:.6g}, so {name} = {made}"
         factors = f"{value.explain()} = " if value.trace else ""
         left_out = ", its role being left out" if ("no_decay", 0.0) in value.trace else ""
@@ -135,12 +136,18 @@ class TensorPlan:
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values for JSON."""
         plain = asdict(self.info) | {"role": str(self.info.role), "shape": list(self.info.shape)}
-        names = ("width_ratio", "init_std", "init_value", "lr", "weight_decay", "eps")
-        plain |= {name: getattr(self, name) for name in (*names, "beta1", "beta2", "multiplier")}
+        knobs = (knob.name for knob in self._described.knobs)
+        names = ("width_ratio", "init_std", "init_value", *knobs, "multiplier")
+        plain |= {name: getattr(self, name) for name in names}
         plain["tau"] = self.tau if math.isfinite(self.tau) else None
         plain |= {"borrowed": self.borrowed, "base": self.base}
         plain["trace"] = {name: [list(term) for term in t] for name, t in self.trace.items()}
         return plain
+
+    def _traced(self, name: str) -> str:
+        """What a value's factors multiply to: of a beta, 1 - beta."""
+        complements = {knob.name for knob in self._described.knobs if knob.is_complement}
+        return f"one_minus_{name}" if name in complements else name
 
 
 class PlanNumbers:
@@ -174,6 +181,11 @@ class PlanNumbers:
     def ratios(self) -> Ratios:
         """The target over the recipe's base."""
         return self.target / self.recipe.base
+
+    @property
+    def optimizers(self) -> tuple[str, ...]:
+        """What trains the tensors, in the order of their first."""
+        return tuple(dict.fromkeys(tensor.optimizer for tensor in self.tensors))
 
     @property
     def output_multiplier(self) -> float:
@@ -219,8 +231,3 @@ class PlanNumbers:
             "multipliers": dict(self.ways),
             "tensors": [tensor.to_dict() for tensor in self.tensors],
         }
-
-
-def _traced(name: str) -> str:
-    """What a value's factors multiply to: of a beta, 1 - beta."""
-    return f"one_minus_{name}" if name in ("beta1", "beta2") else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from tyro.conf import Suppress
 from tyro.constructors import PrimitiveConstructorSpec
 
 from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.theory.optimizers import DEFAULT
 from completedp.theory.roles import Role
 from completedp.theory.rules import AXES, Rules, Shift
 from completedp.theory.scale import Ratios
@@ -21,6 +23,23 @@ BETWEEN_COMMAS: PrimitiveConstructorSpec[tuple[str, ...]] = PrimitiveConstructor
     str_from_instance=lambda axes: [",".join(axes)],
 )
 """Names as one word: width,depth."""
+BY_ROLE: PrimitiveConstructorSpec[str | Mapping[str, str]] = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="STR",
+    instance_from_str=lambda words: _by_role(words[0]),
+    is_instance=lambda value: isinstance(value, str | Mapping),
+    str_from_instance=lambda given: [
+        given if isinstance(given, str) else ",".join(f"{r}={o}" for r, o in given.items())
+    ],
+)
+"""A name, or names by role as one word: hidden_weight=muon."""
+
+
+def _by_role(word: str) -> str | dict[str, str]:
+    if "=" not in word:
+        return word
+    pairs = (pair.partition("=") for pair in word.split(","))
+    return {role: optimizer for role, _, optimizer in pairs}
 
 
 @register("rules")
@@ -33,6 +52,8 @@ class RulesVerb(Rules, Verb):
     """Target over base: width=4,depth=4,batch=4,tokens=16; those left out are 1."""
     axes: Annotated[tuple[str, ...], BETWEEN_COMMAS] = AXES
     """The axes whose rules are on."""
+    optimizer: Annotated[str | Mapping[str, str], BY_ROLE] = DEFAULT
+    """What trains the model, adamw; or by role, hidden_weight=NAME, the others by adamw."""
     shifts: Suppress[tuple[Shift, ...]] = ()
     json: bool = False
     """Print JSON."""

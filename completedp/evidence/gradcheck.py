@@ -1,22 +1,25 @@
 """The gradient check: does AdamW's eps keep its size relative to the gradients it is added to?
 
 The paper's criterion for eps is that it scale as the gradient does (appendix B). So the measured
-slope of each tensor's gradient is compared with the exponent that the rules give its eps. With it
-go the invariants of optimisation over batch and duration, which are arithmetic on the rules:
+slope of each tensor's gradient is compared with the exponent that the rules give its eps, or what
+else its optimizer adds to gradients; tensors whose optimizer adds nothing are left out. With it go
+the invariants of optimisation over batch and duration, which are arithmetic on the rules:
 
     decay    lr x weight_decay x steps: the fraction of a weight that decays away in a run
     noise    lr^2 x steps: the noise that gradients put into the weights
     floor    lr x eps: eps against gradient noise, as the batch averages it away
-    memory   (1 - beta) x steps: the optimizer's memory as a fraction of the run
+    memory   (1 - beta) x steps: the optimizer's memory as a fraction of the run, for each beta
     start    init_std and the forward multipliers, which know nothing of batch and duration
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from completedp.evidence.rows import Row, verdict
 from completedp.evidence.scaling import Measurement
+from completedp.theory.optimizers import LR, WEIGHT_DECAY, Knob
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import AXES, Rules
 
@@ -32,19 +35,26 @@ def gradient_rows(measurement: Measurement, tolerance: float) -> list[Row]:
         if quantity != "gradient":
             continue
         role = MODULE_TYPES[kind]
-        expected = rules.exponents(role, "eps")[measurement.axis]
-        row = measurement.row((quantity, kind), expected, tolerance)
-        if (
-            row.verdict == "fail"
-            and role is Role.OUTPUT_NORM
-            and measurement.axis == "width"
-            and expected == 0.0
-            and rules.parameterisation != "sp"
-            and verdict(row.slope, MEASURED_OUTPUT_NORM, tolerance) == "pass"
-        ):
-            row = replace(row, verdict="known")
-        rows.append(row)
+        for added in _rows_of(rules, role, lambda knob: knob.power == -1):
+            expected = rules.exponents(role, added)[measurement.axis]
+            row = measurement.row((quantity, kind), expected, tolerance)
+            if (
+                row.verdict == "fail"
+                and role is Role.OUTPUT_NORM
+                and measurement.axis == "width"
+                and expected == 0.0
+                and rules.parameterisation != "sp"
+                and verdict(row.slope, MEASURED_OUTPUT_NORM, tolerance) == "pass"
+            ):
+                row = replace(row, verdict="known")
+            rows.append(row)
     return rows
+
+
+def _rows_of(rules: Rules, role: Role, wanted: Callable[[Knob], bool]) -> list[str]:
+    """The rows of the rule table that carry some of a role's knobs, each once."""
+    knobs = rules.optimizer_of(role).knobs
+    return list(dict.fromkeys(knob.rule for knob in knobs if wanted(knob)))
 
 
 def invariant_rows(rules: Rules) -> list[Row]:
@@ -52,23 +62,25 @@ def invariant_rows(rules: Rules) -> list[Row]:
     rows = []
     horizon = 1.0 - 2.0 * rules.token_exponent  # 0 for the paper's h = 1/2
     for role in Role:
-        lr = rules.exponents(role, "lr")
-        decay = rules.exponents(role, "weight_decay")
-        eps = rules.exponents(role, "eps")
-        memory = rules.exponents(role, "one_minus_beta")
+        lr = rules.exponents(role, LR)
+        decays = _rows_of(rules, role, lambda knob: knob.name == WEIGHT_DECAY)
+        memories = _rows_of(rules, role, lambda knob: knob.is_complement)
+        floors = _rows_of(rules, role, lambda knob: knob.power == -1)
         has_lr = rules.weight_decay == "torch"
         for axis in (axis for axis in AXES if axis in rules.axes):
             # Table 1's decay has no m_L^(1-alpha), so with alpha below 1 decay weakens with depth.
             by_depth = rules.alpha - 1.0 if axis == "depth" and role.in_blocks else 0.0
-            sde = axis in ("batch", "tokens")
-            found = {"decay": (decay[axis] + has_lr * lr[axis] + _STEPS[axis], by_depth)}
-            found["memory"] = memory[axis] + _STEPS[axis], horizon * (axis == "tokens")
-            if sde:
-                found["noise"] = 2 * lr[axis] + _STEPS[axis], horizon * (axis == "tokens")
-                found["floor"] = lr[axis] + eps[axis], 0.0
+            of_tokens = horizon * (axis == "tokens")
+            own = {row: rules.exponents(role, row)[axis] for row in (*decays, *memories, *floors)}
+            rate, steps = lr[axis], _STEPS[axis]
+            found = [("decay", own[row] + has_lr * rate + steps, by_depth) for row in decays]
+            found += [("memory", own[row] + steps, of_tokens) for row in memories]
+            if axis in ("batch", "tokens"):
+                found.append(("noise", 2 * rate + steps, of_tokens))
+                found += [("floor", rate + own[row], 0.0) for row in floors]
                 init = rules.exponents(role, "init_std")[axis]
-                found["start"] = init or rules.exponents(role, "multiplier")[axis], 0.0
-            rows += [_invariant(rules, axis, name, role, *pair) for name, pair in found.items()]
+                found.append(("start", init or rules.exponents(role, "multiplier")[axis], 0.0))
+            rows += [_invariant(rules, axis, name, role, *pair) for name, *pair in found]
     for axis in ("batch", "tokens"):
         exponent = rules.residual_exponents()[axis]
         rows.append(_invariant(rules, axis, "start", "residual", exponent, 0.0))

@@ -44,7 +44,7 @@ def measure(
     """Train for `steps` at constant rates in the model's precision, and measure."""
     tensors, blocks = planned.map.tensors, planned.map.blocks
     owners = {t.name: model.get_submodule(t.name.rpartition(".")[0]) for t in tensors}
-    optimizer = planned.adamw()
+    optimizer = planned.optimizer()
     loss = task.batch_loss(model)
     batches = training_batches(task.data, examples, seed, next(model.parameters()).device)
     probe = next(batches)

@@ -32,7 +32,6 @@ from completedp.studies.run import best, open_study
 from completedp.studies.session import work_shown
 from completedp.studies.store import Store, Study
 from completedp.tasks.task import Task, make_task
-from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.runner import Runner
@@ -106,7 +105,7 @@ def _search(store: Store, out: Path, task: Task, start: Recipe, space: str) -> R
         start,
         trials=TRIALS[space],
         space=space,
-        tunables=TUNABLE,
+        tunables=None,
         reach=REACH,
         targets=[TARGET],
         engine=DEFAULT_ENGINE,

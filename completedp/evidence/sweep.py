@@ -329,9 +329,7 @@ def _work(scale: Scale) -> float:
 
 def _identity(planned: Plan, seed: int) -> Any:
     """All that a trial's outcome depends on: equal for trials that are the same training."""
-    tensors = tuple(
-        (t.init_std, t.lr, t.weight_decay, t.eps, t.beta1, t.beta2) for t in planned.tensors
-    )
+    tensors = tuple((t.init_std, t.optimizer, *t.knobs.values()) for t in planned.tensors)
     multipliers = (*planned.residual_multipliers, planned.output_multiplier)
     return planned.target, seed, multipliers, tensors, planned.recipe.schedule
 

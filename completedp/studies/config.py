@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from completedp.common.checks import check_number, check_path
 from completedp.tasks.config import TaskConfig
-from completedp.theory.hparams import TUNABLE
 
 REACH = 4.0
 """Octaves that a coordinate may go to either side of the start."""
@@ -48,9 +47,10 @@ class StudyConfig(BaseConfig):
 
     space: SpaceKind = "kronecker"
     """How depth is handled: global, type, paper, kronecker (type x depth) or full."""
-    tunables: tuple[str, ...] = TUNABLE
+    tunables: tuple[str, ...] | None = None
     """What is tuned: hyperparameters, warmup and final of the schedule, or single coordinates such
-    as lr/type/qkv, residual/depth/3."""
+    as lr/type/qkv, residual/depth/3. All that the recipe's optimizers have, init_std and residual,
+    if not given."""
     reach: float = REACH
     """Octaves a coordinate may go from its start."""
     target: tuple[str, ...] = ()

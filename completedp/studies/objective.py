@@ -19,7 +19,6 @@ from completedp.studies.spec import Site, StudySpec
 from completedp.studies.study import Claim, Study
 from completedp.tasks.config import Sources
 from completedp.tasks.task import Task, same_task
-from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.runner import Runner
@@ -34,7 +33,7 @@ def search_spec(
     *,
     trials: int,
     space: str,
-    tunables: Sequence[str],
+    tunables: Sequence[str] | None,
     reach: float,
     targets: Iterable[Scale],
     engine: str,
@@ -47,7 +46,7 @@ def search_spec(
     What cannot be trained or searched is said here, before a study of it is stored.
     """
     if engine == PAPER_ENGINE:  # as far as the paper's values are
-        tunables = tuple(PAPER_GRID) if tuple(tunables) == TUNABLE else tunables
+        tunables = tuple(PAPER_GRID) if tunables is None else tunables
         levels = paper_levels([f"{tunable}/{space}" for tunable in tunables], recipe.values)
         reach = max(reach, *(abs(level) for each in levels for level in each))
     made = make_space(

@@ -20,7 +20,6 @@ from completedp.studies.worker import Fold, Progress, work
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel
-from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
@@ -40,7 +39,7 @@ def search(
     overrides: Mapping[str, str] | None = None,
     study: str = "search",
     space: str = DEFAULT_SPACE,
-    tunables: Sequence[str] = TUNABLE,
+    tunables: Sequence[str] | None = None,
     reach: float = REACH,
     targets: Sequence[Scale] = (),
     sites: Sequence[Scale] = (),

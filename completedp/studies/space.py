@@ -12,6 +12,8 @@ Coordinates are log2 multipliers on a recipe's values (`lr/type/qkv`), so every 
 one set of names, a wider space starts from a narrower one's best recipe as it is, and `project`
 goes back.
 
+What is tuned is what the recipe's optimizers have, of the types that each trains.
+
 Bounds hold at the base and at every scale the user names: 1 - beta must stay below 1 after scaling,
 because a coordinate that runs into that limit cannot be carried on.
 """
@@ -28,10 +30,13 @@ import numpy as np
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import REACH, SpaceKind
 from completedp.studies.engines import Bounds
-from completedp.theory.hparams import TUNABLE, Hyperparameters, check_coordinate
+from completedp.theory.hparams import Hyperparameters, check_coordinate, tunables_of
+from completedp.theory.optimizers import Knob, knobs_by_value
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role
+from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
+from completedp.theory.value import product
 
 KINDS: tuple[str, ...] = get_args(SpaceKind)
 _LARGEST_ONE_MINUS_BETA = 0.999
@@ -81,52 +86,61 @@ def make_space(
     kind: str,
     *,
     types: Sequence[str] | None = None,
-    tunables: Sequence[str] = TUNABLE,
+    tunables: Sequence[str] | None = None,
     reach: float = REACH,
     scales: Sequence[Scale] = (),
 ) -> Space:
     """The space of that kind around a recipe.
 
-    A tunable may also be a coordinate (`lr/type/qkv`), which is then searched as it is.
-    `types` are the model's own module types, of which a recipe may know more. `scales` are where
-    results are to be used.
+    A tunable may also be a coordinate (`lr/type/qkv`), which is then searched as it is; where none
+    are named, all that the recipe's optimizers have. `types` are the model's own module
+    types, of which a recipe may know more. `scales` are where results are to be used.
     """
     if kind not in KINDS:
         raise CompletedpError(f"unknown space {kind!r}: choose from {', '.join(KINDS)}")
+    known = tunables_of(recipe.rules.optimizers)
+    tunables = known if tunables is None else tunables
     for tunable in tunables:
         if "/" in tunable:
             check_coordinates(recipe, [tunable])
-        elif tunable not in (*TUNABLE, *SCHEDULED):
+        elif tunable not in (*known, *SCHEDULED):
             raise CompletedpError(
                 f"unknown hyperparameter {tunable!r}: choose from "
-                f"{', '.join((*TUNABLE, *SCHEDULED))}, or name a coordinate such as lr/type/qkv"
+                f"{', '.join((*known, *SCHEDULED))}, or name a coordinate such as lr/type/qkv"
             )
     if not tunables or len(set(tunables)) < len(tunables):
         raise CompletedpError(f"tunables = {list(tunables)} must name one or more, each once")
     if not reach > 0:
         raise CompletedpError(f"reach = {reach!r} must be above 0 octaves")
-    if recipe.values.weight_decay == 0:  # no multiplier changes it
-        tunables = [tunable for tunable in tunables if tunable != "weight_decay"]
+    # No multiplier changes what is 0, as weight decay may be.
+    tunables = [t for t in tunables if t not in known or recipe.values.of(t) != 0]
     types, depth = tuple(types or recipe.types), recipe.base.depth
-    every = (name for t in tunables for name in _coordinates(t, kind, types, depth))
+    every = (
+        name
+        for tunable in tunables
+        for name in _coordinates(tunable, kind, _tuned_types(tunable, types, recipe.rules), depth)
+    )
     names = tuple(dict.fromkeys(every))  # what is named twice is one coordinate
     for name in names:
         if name.startswith(_SCHEDULE):
             _scheduled(recipe, name)
     start = recipe.hyperparameters.vector(names)
     low, high = start - reach, start + reach
-    for tunable in ("one_minus_beta1", "one_minus_beta2"):
-        mine = [i for i, name in enumerate(names) if name.startswith(f"{tunable}/")]
-        if mine:
-            high[mine] = np.minimum(high[mine], _beta_limits(recipe, tunable, names, mine, scales))
+    for knob in knobs_by_value(recipe.rules.optimizers).values():
+        mine = [i for i, name in enumerate(names) if name.startswith(f"{knob.tunable}/")]
+        if knob.is_complement and mine:
+            high[mine] = np.minimum(high[mine], _beta_limits(recipe, knob, names, mine, scales))
     return Space(kind=kind, coordinates=names, bounds=Bounds(low=low, high=high, start=start))
 
 
-def project(hyperparameters: Hyperparameters, types: Iterable[str]) -> Hyperparameters:
+def project(
+    hyperparameters: Hyperparameters, types: Iterable[str], rules: Rules | None = None
+) -> Hyperparameters:
     """The same hyperparameters without depth: each type's mean over the layers, in log2."""
     log2: dict[str, float] = {}
-    for tunable in TUNABLE:
-        for module_type in _tuned_types(tunable, tuple(types)):
+    rules = Rules() if rules is None else rules
+    for tunable in tunables_of(rules.optimizers):
+        for module_type in _tuned_types(tunable, tuple(types), rules):
             total = [
                 math.log2(math.prod(found.values()))
                 for layer in _layers(module_type, hyperparameters.depth)
@@ -138,13 +152,18 @@ def project(hyperparameters: Hyperparameters, types: Iterable[str]) -> Hyperpara
     return replace(hyperparameters, log2=log2)
 
 
-def _tuned_types(tunable: str, types: Sequence[str]) -> Sequence[str]:
-    """What stands for module types: branches for residual multipliers, matrices for their std."""
+def _tuned_types(tunable: str, types: Sequence[str], rules: Rules) -> Sequence[str]:
+    """What stands for module types: branches for residual multipliers, matrices for their std,
+    and else those whose optimizer has such a value."""
     if tunable == "residual":
         return BRANCHES
     if tunable == "init_std":
         return [name for name in types if MODULE_TYPES[name].is_matrix]
-    return types
+    return [name for name in types if _has(rules, MODULE_TYPES[name], tunable)]
+
+
+def _has(rules: Rules, role: Role, tunable: str) -> bool:
+    return any(knob.tunable == tunable for knob in rules.optimizer_of(role).knobs)
 
 
 def _layers(module_type: str, depth: int) -> Sequence[int | None]:
@@ -185,18 +204,34 @@ def check_coordinates(recipe: Recipe, names: Sequence[str]) -> None:
             _scheduled(recipe, name)
         else:
             check_coordinate(name, recipe.base.depth)
-            if name.startswith("weight_decay/") and recipe.values.weight_decay == 0:
-                raise CompletedpError(f"weight_decay is 0, which {name!r} does not change")
+            tunable = name.split("/")[0]
+            if not _reached(recipe, name, recipe.types or tuple(MODULE_TYPES)):
+                names = ", ".join(optimizer.name for optimizer in recipe.rules.optimizers)
+                raise CompletedpError(
+                    f"{name!r} changes nothing: no tensor that it is for is trained with a "
+                    f"{tunable}; the recipe's optimizers: {names}"
+                )
+            if recipe.values.of(tunable) == 0:
+                raise CompletedpError(f"{tunable} is 0, which {name!r} does not change")
 
 
-def _coordinates(tunable: str, kind: str, types: Sequence[str], depth: int) -> list[str]:
+def _reached(recipe: Recipe, coordinate: str, types: Sequence[str]) -> list[tuple[str, int | None]]:
+    """The module types, or branches, and base layers that a coordinate multiplies a value of."""
+    tunable, kind, *rest = coordinate.split("/")
+    named = rest[:1] if kind in ("type", "layer") else types
+    tuned = named if tunable == "residual" else _tuned_types(tunable, named, recipe.rules)
+    if kind in ("global", "type"):
+        return [(t, layer) for t in tuned for layer in _layers(t, recipe.base.depth)]
+    return [(t, int(rest[-1])) for t in tuned if kind == "layer" or _in_blocks(t)]
+
+
+def _coordinates(tunable: str, kind: str, tuned: Sequence[str], depth: int) -> list[str]:
     if tunable in SCHEDULED:
         return [f"{_SCHEDULE}{tunable}"]
     if "/" in tunable:
         return [tunable]
     if kind == "global":
         return [f"{tunable}/global"]
-    tuned = _tuned_types(tunable, types)
     if kind == "full":
         return [
             f"{tunable}/type/{name}" if layer is None else f"{tunable}/layer/{name}/{layer}"
@@ -204,39 +239,37 @@ def _coordinates(tunable: str, kind: str, types: Sequence[str], depth: int) -> l
             for layer in _layers(name, depth)
         ]
     names = [f"{tunable}/type/{name}" for name in tuned]
-    if kind == "kronecker" or (kind == "paper" and tunable == "residual"):
+    over_depth = kind == "kronecker" or (kind == "paper" and tunable == "residual")
+    if over_depth and any(_in_blocks(name) for name in tuned):
         names += [f"{tunable}/depth/{layer}" for layer in range(1, depth + 1)]
     return names
 
 
 def _beta_limits(
-    recipe: Recipe, tunable: str, names: Sequence[str], mine: list[int], scales: Sequence[Scale]
+    recipe: Recipe, knob: Knob, names: Sequence[str], mine: list[int], scales: Sequence[Scale]
 ) -> np.ndarray:
     """The highest that each coordinate may be, whatever the others are.
 
     Multipliers of a type and of a layer are multiplied, so each may use half of the octaves that
     are left up to the limit.
     """
-    rate = tunable.removeprefix("one_minus_")
+    rate, tunable, rules = knob.value, knob.tunable, recipe.rules
     growth = 1.0
-    if recipe.rules.beta_rule == "linear":
-        found = (recipe.rules.factors(r, s / recipe.base) for s in scales for r in Role)
-        growth = max((growth, *(factors.one_minus_beta for factors in found)))
+    if rules.beta_rule == "linear":
+        found = (
+            product(rules.scaling(role, other.rule, scale / recipe.base))
+            for scale in scales
+            for role in Role
+            for other in rules.optimizer_of(role).knobs
+            if other.value == knob.value
+        )
+        growth = max((growth, *found))
     hyperparameters = recipe.hyperparameters
     still = hyperparameters.with_vector([names[i] for i in mine], [0.0] * len(mine))
     value = hyperparameters.values.of(tunable)
 
     def room(name: str) -> float:
-        _, kind, *rest = name.split("/")
-        depth = hyperparameters.depth
-        if kind == "global":
-            reached = [(t, n) for t in recipe.types for n in _layers(t, depth)]
-        elif kind == "depth":
-            inside = [t for t in recipe.types if _in_blocks(t)]
-            reached = [(t, int(rest[0])) for t in inside]
-        else:
-            layers = [int(rest[1])] if kind == "layer" else _layers(rest[0], depth)
-            reached = [(rest[0], n) for n in layers]
+        reached = _reached(recipe, name, recipe.types)
         fixed = max(math.prod(still.multipliers(tunable, t, n).values()) for t, n in reached)
         return math.log2(_LARGEST_ONE_MINUS_BETA / (value * growth * fixed))
 

@@ -1,8 +1,8 @@
 """Hyperparameters, module by module: value x global x type x depth, the multipliers in log2.
 
-The tuned quantities are the six of AdamW and initialisation, and the residual multiplier:
-lr, weight_decay, eps, one_minus_beta1, one_minus_beta2, init_std, residual. Each has a value, and
-log2 multipliers kept under readable names, its *coordinates*:
+The tuned quantities are those of the optimizers (optimizers.py; of AdamW lr, weight_decay, eps,
+one_minus_beta1, one_minus_beta2), init_std, and the residual multiplier. Each has a value, and log2
+multipliers kept under readable names, its *coordinates*:
 
     lr/global          every tensor
     lr/type/qkv        tensors of one module type
@@ -17,54 +17,91 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from completedp.common.checks import check_number
+from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
-from completedp.theory.optimizers import ADAMW
+from completedp.theory.named import NamedNumbers
+from completedp.theory.optimizers import ADAMW, OPTIMIZERS, Optimizer, knobs_by_value
 from completedp.theory.roles import BRANCHES, MODULE_TYPES
 
-TUNABLE = (*(knob.tunable for knob in ADAMW.knobs), "init_std", "residual")
+_INIT_STD = 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
-class Values:
-    """Base values before any multiplier.
+def tunables_of(optimizers: Iterable[Optimizer]) -> tuple[str, ...]:
+    """What is tuned where these train a model's tensors."""
+    knobs = knobs_by_value(optimizers)
+    return (*(knob.tunable for knob in knobs.values()), "init_std", "residual")
 
-    As torch's AdamW takes them: lr and eps per update, weight_decay as a multiple of lr (or per
-    update, where the rules say `independent`); init_std is a standard deviation.
+
+TUNABLE = tunables_of([ADAMW])
+"""What is tuned where AdamW trains all."""
+
+
+class Values(NamedNumbers):
+    """Base values before any multiplier: AdamW's, init_std, and those of other optimizers if given.
+
+    As torch takes them: lr and eps per update, weight_decay as a multiple of lr (or per update,
+    where the rules say `independent`); init_std is a standard deviation.
 
     >>> Values(lr=2**-8).of("one_minus_beta2") == 1 - 0.95
     True
     """
 
-    lr: float
-    weight_decay: float = 0.1
-    eps: float = 1e-8
-    beta1: float = 0.9
-    beta2: float = 0.95
-    init_std: float = 0.02
+    def __init__(self, **values: float) -> None:
+        for name in values:
+            check_one_of("value", name, self.names())
+        init_std = values.pop("init_std", _INIT_STD)
+        values = _with_defaults(values, [ADAMW])
+        knobs = knobs_by_value()
+        for name in values:
+            knobs[name].check(values[name])
+        check_number("init_std", init_std)
+        if init_std <= 0:
+            raise CompletedpError(f"init_std = {init_std!r} must be above 0")
+        # In one order, whatever theirs was: equal values are then equal files.
+        super().__init__(
+            **{name: values[name] for name in knobs if name in values}, init_std=init_std
+        )
 
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            check_number(item.name, getattr(self, item.name))
-        for name in ("lr", "eps", "init_std"):
-            if getattr(self, name) <= 0:
-                raise CompletedpError(f"{name} = {getattr(self, name)!r} must be above 0")
-        if self.weight_decay < 0:
-            raise CompletedpError(f"weight_decay = {self.weight_decay!r} must not be negative")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise CompletedpError(f"{name} = {getattr(self, name)!r} must be in [0, 1)")
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """All there can be."""
+        return (*knobs_by_value(), "init_std")
+
+    def moved(self, **values: float) -> Values:
+        """The same, but for these."""
+        return Values(**(self.to_dict() | values))
+
+    def for_optimizers(self, optimizers: Iterable[Optimizer]) -> Values:
+        """With all that these need: what is missing at its default."""
+        return Values(**_with_defaults(self.to_dict(), optimizers))
 
     def of(self, tunable: str) -> float:
         """The value of a tunable quantity; a residual multiplier starts at 1."""
         if tunable.startswith("one_minus_"):
             return 1.0 - getattr(self, tunable.removeprefix("one_minus_"))
         return 1.0 if tunable == "residual" else getattr(self, tunable)
+
+
+def _with_defaults(
+    values: Mapping[str, float], optimizers: Iterable[Optimizer]
+) -> dict[str, float]:
+    """The values, and for those that are missing of these optimizers' the defaults."""
+    full = dict(values)
+    for optimizer in optimizers:
+        for knob in optimizer.knobs:
+            if knob.value in full:
+                continue
+            if knob.default is None:
+                raise CompletedpError(
+                    f"{optimizer.name} needs a value {knob.value}: give it, {knob.value}=..."
+                )
+            full[knob.value] = knob.default
+    return full
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +201,10 @@ def coordinates(
 def check_coordinate(name: str, depth: int) -> None:
     """Raise a one-line error when `name` is no coordinate of a base of that depth."""
     parts = name.split("/") if isinstance(name, str) else [""]
-    if parts[0] not in TUNABLE:
+    tunables = tunables_of(OPTIMIZERS.values())
+    if parts[0] not in tunables:
         raise CompletedpError(
-            f"log2 multiplier {name!r} must start with one of {', '.join(TUNABLE)}"
+            f"log2 multiplier {name!r} must start with one of {', '.join(tunables)}"
         )
     known: Iterable[str] = BRANCHES if parts[0] == "residual" else MODULE_TYPES
     if parts[0] == "init_std":

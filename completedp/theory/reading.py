@@ -10,7 +10,7 @@ from typing import Any
 from completedp.common.errors import CompletedpError
 
 
-def checked(cls: type, where: str, data: Any, **types: type) -> dict[str, Any]:
+def checked(cls: type, where: str, data: Any, **types: type | tuple[type, ...]) -> dict[str, Any]:
     """A JSON object's items, checked against the fields of a dataclass of numbers and strings."""
     plain = {"str": str, "float": (int, float), "int": int}
     keys = {f.name: types.get(f.name) or plain[str(f.type)] for f in fields(cls)}

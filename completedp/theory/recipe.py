@@ -19,6 +19,7 @@ from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_text_atomically
 from completedp.theory.evidence import Evidence
 from completedp.theory.hparams import Hyperparameters, Values
+from completedp.theory.optimizers import LR
 from completedp.theory.overrides import check_overrides
 from completedp.theory.reading import check_keys, check_numbers, checked, path_of
 from completedp.theory.roles import MODULE_TYPES, Role
@@ -93,6 +94,8 @@ class Recipe:
                 f"hyperparameters are for depth {self.hyperparameters.depth}, "
                 f"and the base has depth {self.base.depth}"
             )
+        values = self.values.for_optimizers(self.rules.optimizers)
+        object.__setattr__(self, "hyperparameters", replace(self.hyperparameters, values=values))
         for name in ("widths", "overrides", "constants", "provenance"):  # the caller may change its
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, dict(getattr(self, name)))
@@ -130,7 +133,7 @@ class Recipe:
 
         What was measured was not measured with them: the evidence does not come along.
         """
-        new = replace(self.values, **values)
+        new = self.values.moved(**values)
         if new == self.values:
             return self
         moved = replace(self.hyperparameters, values=new)
@@ -211,7 +214,7 @@ class Recipe:
             "schema": SCHEMA,
             "base": self.base.to_dict(),
             "head_dim": self.head_dim,
-            "values": dict(vars(self.values)),
+            "values": self.values.to_dict(),
             "log2_multipliers": dict(self.hyperparameters.log2),
             "no_decay": list(self.no_decay),
             "widths": dict(self.widths),
@@ -258,16 +261,19 @@ class Recipe:
             if name in schedule:
                 schedule[name] = tuple(check_numbers(f"schedule.{name}", schedule[name]))
         base = Scale(**checked(Scale, "base", data["base"]))
+        rules = rules_from_dict(data["rules"])  # before the values, which its optimizers have
+        numbers = dict.fromkeys(Values.names(), (int, float))
+        check_keys("values", data["values"], numbers, required={LR})
         return cls(
             base=base,
             hyperparameters=Hyperparameters(
-                values=Values(**checked(Values, "values", data["values"])),
+                values=Values(**data["values"]),
                 depth=base.depth,
                 log2=data["log2_multipliers"],
             ),
             widths=data["widths"],
             head_dim=data["head_dim"],
-            rules=rules_from_dict(data["rules"]),
+            rules=rules,
             schedule=Schedule(**schedule),
             no_decay=tuple(data["no_decay"]),
             overrides=data.get("overrides", {}),
@@ -279,7 +285,7 @@ class Recipe:
 
 def rules_from_dict(data: Any) -> Rules:
     """The inverse of `Rules.to_dict`, checked key by key."""
-    rules = checked(Rules, "rules", data, axes=list, shifts=list)
+    rules = checked(Rules, "rules", data, axes=list, shifts=list, optimizer=(str, dict))
     shifts = tuple(
         Shift(**checked(Shift, f"rules.shifts[{i}]", item))
         for i, item in enumerate(rules.get("shifts", []))

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from completedp.theory.evidence import Evidence, Rung
-from completedp.theory.hparams import TUNABLE
+from completedp.theory.hparams import tunables_of
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES
 from completedp.theory.rules import Rules
@@ -164,7 +164,8 @@ def _multipliers(recipe: Recipe) -> list[str]:
         rows.setdefault(_place(place), {})[tunable] = 2.0**value
     order = ["every tensor", *MODULE_TYPES, *BRANCHES]
     ranked = sorted(rows, key=lambda row: order.index(row) if row in order else len(order))
-    columns = [tunable for tunable in TUNABLE if any(tunable in row for row in rows.values())]
+    tunables = tunables_of(recipe.rules.optimizers)
+    columns = [tunable for tunable in tunables if any(tunable in row for row in rows.values())]
     table = [["", *(_COLUMNS.get(tunable, tunable) for tunable in columns)]]
     for row in ranked:
         cells = (f"x{rows[row][t]:.3g}" if t in rows[row] else "" for t in columns)

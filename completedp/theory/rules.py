@@ -5,38 +5,37 @@ The exponents are in tables.py, the powers of ratios in value.py; here the choic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
-from completedp.theory.optimizers import ADAMW, OPTIMIZERS
+from completedp.theory.named import NamedNumbers
+from completedp.theory.optimizers import (
+    DEFAULT,
+    LR,
+    OPTIMIZERS,
+    WEIGHT_DECAY,
+    Optimizer,
+)
 from completedp.theory.roles import Role
 from completedp.theory.scale import Ratios
 from completedp.theory.tables import AXES as AXES
 from completedp.theory.tables import HYPERPARAMETERS as HYPERPARAMETERS
 from completedp.theory.tables import PARAMETERISATIONS as PARAMETERISATIONS
-from completedp.theory.tables import TABLES, Exponents
+from completedp.theory.tables import TABLES, Exponents, hyperparameters_of, roles_of
 from completedp.theory.tables import ParameterisationName as ParameterisationName
 from completedp.theory.value import Trace, powers, product
 
 
-@dataclass(frozen=True, kw_only=True)
-class Factors:
-    """What a base value is multiplied by at the target, for one role."""
+class Factors(NamedNumbers):
+    """What a base value is multiplied by at the target, for one role: a number for each row of its
+    optimizer, for init_std, and for the multiplier of its output in the forward pass.
 
-    init_std: float
-    lr: float
-    eps: float
-    weight_decay: float
-    one_minus_beta: float
-    """1 - beta1 and 1 - beta2 are multiplied by it (or beta raised to it: `beta_rule="power"`)."""
-    multiplier: float
-    """Multiplies the tensor's output in the forward pass; 1 but for CompleteP's output weight."""
-
-    def to_dict(self) -> dict[str, float]:
-        """Plain numbers, for JSON."""
-        return {name: getattr(self, name) for name in HYPERPARAMETERS}
+    AdamW's are lr, eps, weight_decay and one_minus_beta, which 1 - beta1 and 1 - beta2 are
+    multiplied by (or beta raised to: `beta_rule="power"`).
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,8 @@ class Shift:
     def __post_init__(self) -> None:
         roles = ("residual", *(str(role) for role in Role))
         check_one_of("shift role", self.role, roles)
-        check_one_of("shift hyperparameter", self.hyperparameter, HYPERPARAMETERS)
+        rows = {row: None for optimizer in OPTIMIZERS for row in hyperparameters_of(optimizer)}
+        check_one_of("shift hyperparameter", self.hyperparameter, rows)
         check_one_of("shift axis", self.axis, AXES)
         check_number("shift by", self.by, low=-8, high=8)
 
@@ -81,12 +81,12 @@ class Rules:
     """`torch`: decay is multiplied by lr, as torch's AdamW does; `independent`: it is not."""
     shifts: tuple[Shift, ...] = field(default=())
     """Changes to single exponents, for ablations."""
-    optimizer: str = ADAMW.name
-    """What trains the model: adamw."""
+    optimizer: str | Mapping[str, str] = field(default=DEFAULT, hash=False)
+    """What trains the model: adamw; or by role, {"hidden_weight": "muon"}, the others by adamw."""
 
     def __post_init__(self) -> None:
         check_one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
-        check_one_of("optimizer", self.optimizer, OPTIMIZERS)
+        object.__setattr__(self, "optimizer", _by_role(self.optimizer))
         check_one_of("output_norm_eps", self.output_norm_eps, ("printed", "gradient"))
         check_one_of("beta_rule", self.beta_rule, ("linear", "power"))
         check_one_of("weight_decay convention", self.weight_decay, ("torch", "independent"))
@@ -94,6 +94,21 @@ class Rules:
         check_number("token_exponent", self.token_exponent, low=0.0, high=1.0)
         for axis in self.axes:
             check_one_of("axis", axis, AXES)
+        for shift in self.shifts:
+            if shift.role != "residual":
+                rows = hyperparameters_of(self.optimizer_of(shift.role).name)
+                check_one_of(f"shift of {shift.role}", shift.hyperparameter, rows)
+
+    def optimizer_of(self, role: str) -> Optimizer:
+        """What trains tensors of this role."""
+        if isinstance(self.optimizer, str):
+            return OPTIMIZERS[self.optimizer]
+        return OPTIMIZERS[self.optimizer.get(role, DEFAULT)]
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """All that train tensors of some role, in the order of the roles they are first for."""
+        return tuple({found.name: found for found in map(self.optimizer_of, Role)}.values())
 
     def exponents(self, role: str, hyperparameter: str) -> dict[str, float]:
         """The power of each of the four ratios in a factor, every choice applied."""
@@ -113,16 +128,15 @@ class Rules:
 
     def factors(self, role: str, ratios: Ratios) -> Factors:
         """What each base value of a tensor of this role is multiplied by."""
-        return Factors(
-            **{name: product(self.scaling(role, name, ratios)) for name in HYPERPARAMETERS}
-        )
+        rows = hyperparameters_of(self.optimizer_of(as_role(role)).name)
+        return Factors(**{name: product(self.scaling(role, name, ratios)) for name in rows})
 
     def residual_multiplier(self, ratios: Ratios) -> float:
         """What the output of each residual branch is multiplied by before it is added."""
         return product(self.residual_scaling(ratios))
 
     def scale_beta(self, name: str, beta: float, factor: float) -> float:
-        """The target's beta. `factor` is `Factors.one_minus_beta`; `name` is for the error."""
+        """The target's beta. `factor` is what 1 - beta grows by; `name` is for the error."""
         if factor == 1.0:
             return beta
         if self.beta_rule == "power":
@@ -139,10 +153,10 @@ class Rules:
 
     def _cell(self, role: Role, hyperparameter: str) -> Exponents:
         table = TABLES[self.parameterisation]
-        cell = table.cell(self.optimizer, hyperparameter, role)
+        cell = table.cell(self.optimizer_of(role).name, hyperparameter, role)
         # AdamLH, in sec:hp-transfer-batch-size: the decay's own factor is then m_eta x m_lambda.
-        if hyperparameter == "weight_decay" and self.weight_decay == "independent":
-            cell = cell * self._cell(role, "lr")
+        if hyperparameter == WEIGHT_DECAY and self.weight_decay == "independent":
+            cell = cell * self._cell(role, LR)
         if (
             self.output_norm_eps == "gradient"
             and (role, hyperparameter) == (Role.OUTPUT_NORM, "eps")
@@ -174,7 +188,9 @@ class Rules:
             "beta_rule": self.beta_rule,
             "weight_decay": self.weight_decay,
             "shifts": [dict(vars(shift)) for shift in self.shifts],
-            "optimizer": self.optimizer,
+            "optimizer": (
+                self.optimizer if isinstance(self.optimizer, str) else dict(self.optimizer)
+            ),
         }
 
 
@@ -197,6 +213,25 @@ def factors(
     """
     rules = Rules(parameterisation=parameterisation, alpha=alpha, **choices)
     return rules.factors(role, ratios)
+
+
+def _by_role(given: Any) -> str | dict[str, str]:
+    """In one form: a name where one optimizer trains all; else the roles that the default one does
+    not train, in their order."""
+    if not isinstance(given, Mapping):
+        check_one_of("optimizer", given, OPTIMIZERS)
+        given = dict.fromkeys(Role, given)
+    for role, name in given.items():
+        check_one_of("role", role, tuple(Role))
+        check_one_of(f"optimizer of {role}", name, OPTIMIZERS)
+        if role not in roles_of(name):
+            raise CompletedpError(
+                f"{name} has no rules for {role}: it can train {', '.join(roles_of(name))}"
+            )
+    each = {str(role): given.get(role, DEFAULT) for role in Role}
+    if len(set(each.values())) == 1:
+        return each[Role.HIDDEN_WEIGHT]
+    return {role: name for role, name in each.items() if name != DEFAULT}
 
 
 def as_role(name: str) -> Role:

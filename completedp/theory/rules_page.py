@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from completedp.theory.optimizers import ADAMW
+from completedp.theory.optimizers import DEFAULT
 from completedp.theory.roles import Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios
-from completedp.theory.tables import HYPERPARAMETERS, TABLES, Exponents
+from completedp.theory.tables import TABLES, Exponents, hyperparameters_of, roles_of
 
 _TITLES = {
     "sp": "Standard parameterisation (`sp`)",
@@ -20,10 +20,11 @@ _TITLES = {
 
 def factors_table(rules: Rules, ratios: Ratios) -> str:
     """What each base value is multiplied by, as aligned text."""
-    rows = [["role", *HYPERPARAMETERS]]
-    for role in Role:
-        values = rules.factors(role, ratios).to_dict()
-        rows.append([str(role), *(f"{values[name]:.6g}" for name in HYPERPARAMETERS)])
+    found = {role: rules.factors(role, ratios).to_dict() for role in Role}
+    names = list(dict.fromkeys(name for values in found.values() for name in values))
+    rows = [["role", *names]]
+    for role, values in found.items():  # a role's optimizer may not have what another's has
+        rows.append([str(role), *(f"{values[n]:.6g}" if n in values else "" for n in names)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in cells)
@@ -53,12 +54,17 @@ def rules_page() -> str:
     ]
     for table in TABLES.values():
         parts.append(f"## {_TITLES[table.name]}")
-        header = ["role", *HYPERPARAMETERS]
-        rows = [
-            [str(role), *(_cell(table.cell(ADAMW.name, h, role)) for h in HYPERPARAMETERS)]
-            for role in Role
-        ]
-        parts.append("\n".join(_markdown_row(row) for row in [header, ["---"] * 7, *rows]))
+        for optimizer in table.optimizers:
+            names = hyperparameters_of(optimizer)
+            header = ["role", *names]
+            rows = [
+                [str(role), *(_cell(table.cell(optimizer, name, role)) for name in names)]
+                for role in roles_of(optimizer)
+            ]
+            if optimizer != DEFAULT:
+                parts.append(f"Trained by {optimizer}:")
+            rule = ["---"] * len(header)
+            parts.append("\n".join(_markdown_row(row) for row in [header, rule, *rows]))
         parts.append(f"Residual branches are multiplied by {_cell(table.residual)}.")
     return "\n\n".join(parts) + "\n"
 

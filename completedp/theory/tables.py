@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError
-from completedp.theory.optimizers import ADAMW, OPTIMIZERS
+from completedp.theory.optimizers import ADAMW, DEFAULT, OPTIMIZERS, Optimizer, knobs_by_value
 from completedp.theory.roles import Role
 
 AXES = ("width", "depth", "batch", "tokens")
@@ -159,7 +159,6 @@ _ADAMW_TIME: dict[str, Columns] = {
     "one_minus_beta": (ONE, ONE, ONE, _B * _Dh**-2),                 # m_B/m_D
 }
 # fmt: on
-_OF_OPTIMIZER = {"adamw": (_ADAMW, _ADAMW_TIME)}
 
 Table = Mapping[str, Mapping[Role, Exponents]]
 """hyperparameter -> role -> cell."""
@@ -174,7 +173,7 @@ class Parameterisation:
     """init_std, and multiplier in the forward pass: the same for every optimizer."""
     residual: Exponents
     """What both residual branches are multiplied by."""
-    optimizers: Mapping[str, Table]
+    optimizers: dict[str, Table]
     """The hyperparameters of each optimizer."""
 
     def cell(self, optimizer: str, hyperparameter: str, role: Role) -> Exponents:
@@ -194,16 +193,7 @@ HYPERPARAMETERS = hyperparameters_of(ADAMW.name)
 
 def _column(number: int, name: str) -> Parameterisation:
     start = {h: {role: row[number] for role, row in rows.items()} for h, rows in _START.items()}
-    optimizers = {
-        optimizer: {
-            h: {role: row[number] * time[h][number] for role, row in rows.items()}
-            for h, rows in size.items()
-        }
-        for optimizer, (size, time) in _OF_OPTIMIZER.items()
-    }
-    return Parameterisation(
-        name=name, start=start, residual=_RESIDUAL[number], optimizers=optimizers
-    )
+    return Parameterisation(name=name, start=start, residual=_RESIDUAL[number], optimizers={})
 
 
 TABLES: dict[str, Parameterisation] = {
@@ -211,11 +201,45 @@ TABLES: dict[str, Parameterisation] = {
 }
 
 
+def register(
+    optimizer: Optimizer, size: Mapping[str, Mapping[Role, Columns]], time: Mapping[str, Columns]
+) -> None:
+    """Add an optimizer with its rows: `size` has the powers of width and depth for every role that
+    it can train, `time` those of batch and tokens, which are the same for all roles."""
+    known = knobs_by_value(o for o in OPTIMIZERS.values() if o.name != optimizer.name)
+    for knob in optimizer.knobs:
+        other = known.get(knob.value, knob)
+        if (other.is_complement, other.may_be_zero) != (knob.is_complement, knob.may_be_zero):
+            raise CompletedpError(
+                f"{optimizer.name}: {knob.value} has other limits than the value of that name that "
+                "other optimizers have: call it by another name"
+            )
+    OPTIMIZERS[optimizer.name] = optimizer
+    for number, table in enumerate(TABLES.values()):
+        table.optimizers[optimizer.name] = {
+            h: {role: row[number] * time[h][number] for role, row in rows.items()}
+            for h, rows in size.items()
+            if h in time
+        }
+        check_complete(table)
+
+
+def roles_of(optimizer: str) -> tuple[Role, ...]:
+    """The roles that an optimizer has rules for."""
+    return _roles(next(iter(TABLES.values())), optimizer)
+
+
+def _roles(parameterisation: Parameterisation, optimizer: str) -> tuple[Role, ...]:
+    """Those with any cell; what trains tensors by default has to have all."""
+    rows = parameterisation.optimizers[optimizer].values()
+    return tuple(role for role in Role if optimizer == DEFAULT or any(role in row for row in rows))
+
+
 def check_complete(parameterisation: Parameterisation) -> None:
     """Raise where a cell is not written down: nothing is x1 because somebody forgot it."""
-    for optimizer in OPTIMIZERS:
+    for optimizer in parameterisation.optimizers:
         for hyperparameter in hyperparameters_of(optimizer):
-            for role in Role:
+            for role in _roles(parameterisation, optimizer):
                 try:
                     parameterisation.cell(optimizer, hyperparameter, role)
                 except KeyError:
@@ -225,5 +249,4 @@ def check_complete(parameterisation: Parameterisation) -> None:
                     ) from None
 
 
-for _parameterisation in TABLES.values():
-    check_complete(_parameterisation)
+register(ADAMW, _ADAMW, _ADAMW_TIME)

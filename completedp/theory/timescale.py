@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 
+from completedp.theory.optimizers import LR, WEIGHT_DECAY
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import MODULE_TYPES
 from completedp.theory.transfer import Transfer
@@ -35,8 +36,11 @@ def base_timescales(recipe: Recipe) -> dict[str, tuple[float, float]]:
     independent = recipe.rules.weight_decay == "independent"
 
     def tau(module_type: str, layer: int | None) -> float:
-        lr = at_base.value("lr", module_type, layer).target
-        decay = at_base.value("weight_decay", module_type, layer).target
+        knobs = recipe.rules.optimizer_of(MODULE_TYPES[module_type]).knobs
+        if not any(knob.name == WEIGHT_DECAY for knob in knobs):
+            return math.inf
+        lr = at_base.value(LR, module_type, layer).target
+        decay = at_base.value(WEIGHT_DECAY, module_type, layer).target
         return timescale(lr, decay, recipe.base.steps, independent=independent)
 
     blocks = range(1, recipe.base.depth + 1)

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError
-from completedp.theory.optimizers import OPTIMIZERS, Knob
+from completedp.theory.optimizers import WEIGHT_DECAY, Knob
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role, width_of_type
 from completedp.theory.scale import Ratios, Scale
@@ -46,9 +46,9 @@ class Transfer:
         return self.target / self.recipe.base
 
     def hyperparameters(self, module_type: str) -> tuple[str, ...]:
-        """What tensors of a type have: the optimizer's values, and a matrix its init_std."""
+        """What tensors of a type have: their optimizer's values, and a matrix its init_std."""
         start = ("init_std",) if _role(module_type).is_matrix else ()
-        return (*self._knobs, *start)
+        return (*self._knobs[_role(module_type)], *start)
 
     def value(
         self,
@@ -60,9 +60,9 @@ class Transfer:
     ) -> Value:
         """One hyperparameter of tensors of a type, at base and at the target, with its factors.
 
-        The hyperparameter is one of the optimizer's (lr, weight_decay, eps, beta1, beta2),
-        `init_std`, `multiplier` (of the type's output in the forward pass), or `residual` with a
-        branch, attn or mlp, in the place of a type. `layer` counts from 1 at the target.
+        The hyperparameter is one of their optimizer's (of AdamW lr, weight_decay, eps, beta1,
+        beta2), `init_std`, `multiplier` (of the type's output in the forward pass), or `residual`
+        with a branch, attn or mlp, in the place of a type. `layer` counts from 1 at the target.
         `width_ratio` is the type's own width over that at base, the model's where it is not given.
         """
         if layer is not None and not 1 <= layer <= self.target.depth:
@@ -73,7 +73,7 @@ class Transfer:
             return _multiplied(hyperparameter, self._tuned("residual", module_type, layer), scaling)
         allowed = (*self.hyperparameters(module_type), "multiplier", "residual")
         check_one_of(f"hyperparameter of {module_type}", hyperparameter, allowed)
-        if knob := self._knobs.get(hyperparameter):
+        if knob := self._knobs[_role(module_type)].get(hyperparameter):
             return self._of_optimizer(knob, module_type, layer, width_ratio)
         scaling = self._scaling(hyperparameter, module_type, width_ratio)
         if hyperparameter == "multiplier":  # tuned by branch alone
@@ -95,8 +95,9 @@ class Transfer:
         return module_type not in self._types
 
     @cached_property
-    def _knobs(self) -> dict[str, Knob]:
-        return {knob.name: knob for knob in OPTIMIZERS[self.recipe.rules.optimizer].knobs}
+    def _knobs(self) -> dict[Role, dict[str, Knob]]:
+        optimizer_of = self.recipe.rules.optimizer_of
+        return {role: {knob.name: knob for knob in optimizer_of(role).knobs} for role in Role}
 
     @cached_property
     def _types(self) -> dict[str, Role]:
@@ -108,17 +109,17 @@ class Transfer:
         tuned = self._tuned(knob.tunable, module_type, layer)
         scaling = self._scaling(knob.rule, module_type, width_ratio)
         if knob.is_complement:
-            return self._complement(knob.name, module_type, tuned, scaling)
-        if knob.name == "weight_decay" and _role(module_type) in self.recipe.no_decay:
+            return self._complement(knob, module_type, tuned, scaling)
+        if knob.name == WEIGHT_DECAY and _role(module_type) in self.recipe.no_decay:
             tuned = (*tuned, ("no_decay", 0.0))
-        return _multiplied(knob.name, tuned, scaling)
+        return _multiplied(knob.name, tuned, scaling, may_be_zero=knob.may_be_zero)
 
-    def _complement(self, name: str, module_type: str, tuned: Trace, scaling: Trace) -> Value:
+    def _complement(self, knob: Knob, module_type: str, tuned: Trace, scaling: Trace) -> Value:
         """A beta: 1 - beta is what is tuned and scaled."""
-        rules = self.recipe.rules
+        rules, name = self.recipe.rules, knob.name
         untouched = all(x == 1.0 for label, x in tuned if label != "value")
         # 1 - (1 - beta) would round
-        base = getattr(self.recipe.values, name) if untouched else 1.0 - product(tuned)
+        base = getattr(self.recipe.values, knob.value) if untouched else 1.0 - product(tuned)
         if not 0 <= base < 1:
             raise CompletedpError(
                 f"{name} = {base:g} at base, after the multipliers of {module_type}; "
@@ -152,9 +153,9 @@ class Transfer:
         return self._scalings[key]
 
 
-def _multiplied(name: str, tuned: Trace, scaling: Trace) -> Value:
+def _multiplied(name: str, tuned: Trace, scaling: Trace, *, may_be_zero: bool = False) -> Value:
     value = product(tuned + scaling)
-    if not (math.isfinite(value) and (value > 0 or name == "weight_decay")):
+    if not (math.isfinite(value) and (value > 0 or may_be_zero)):
         raise CompletedpError(f"{name} = {value:g}, after its multipliers and rules")
     return Value(base=product(tuned), target=value, trace=without_ones(tuned + scaling))
 

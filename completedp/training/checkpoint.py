@@ -1,10 +1,10 @@
-"""Checkpoints: weights, moments and the step in safetensors. Never pickle.
+"""Checkpoints: weights, optimizer state and the step in safetensors. Never pickle.
 
 One process writes one file. Many write a folder by `torch.distributed.checkpoint`, each rank its
 own shards. Either is read by any number of ranks. A checkpoint is written beside the old one and
 renamed when it is whole, so a kill or a full disk at any moment leaves the previous one. Loading
-brings back weights, moments and position, and never a learning rate, decay, eps or beta: those
-belong to the plan.
+brings back weights, optimizer state and position, and never a learning rate or another value of
+the optimizer's: those belong to the plan.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from torch.optim import Optimizer
 from completedp.apply.classify import canonical_name
 from completedp.apply.initialise import fill
 from completedp.apply.optimise import load_optimizer_state
+from completedp.apply.updates import UPDATES
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_text_atomically
+from completedp.theory.optimizers import DEFAULT
 from completedp.training.distributed import ALONE, AgreedError, Ranks
 
 FILE = "checkpoint.safetensors"
@@ -46,7 +48,7 @@ def save_checkpoint(
 ) -> None:
     """Write the state after `step` updates; `extra` is small and goes along as JSON."""
     tensors = {f"model/{canonical_name(k)}": v for k, v in model.state_dict().items()}
-    for name, parameter in _parameters(optimizer).items():
+    for name, (parameter, _) in _parameters(optimizer).items():
         moments = optimizer.state.get(parameter, {})
         tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
     tensors = {name: value.detach() for name, value in tensors.items()}
@@ -80,11 +82,9 @@ def load_checkpoint(
     wanted = {f"model/{canonical_name(k)}": v.detach() for k, v in model.state_dict().items()}
     parameters = _parameters(optimizer)
     moments: dict[int, dict[str, Tensor]] = {}
-    for index, (name, parameter) in enumerate(parameters.items()):
-        first, second = (torch.zeros_like(parameter, requires_grad=False) for _ in range(2))
-        values: dict[str, Tensor] = {"step": torch.zeros(())}
-        values |= {"exp_avg": first, "exp_avg_sq": second}  # as torch's AdamW keeps them
-        wanted |= {f"optimizer/{moment}/{name}": value for moment, value in values.items()}
+    for index, (name, (parameter, kept)) in enumerate(parameters.items()):
+        values = {key: _empty(key, parameter) for key in kept}
+        wanted |= {f"optimizer/{key}/{name}": value for key, value in values.items()}
         moments[index] = values
     with ranks.together():
         about = _about(path)
@@ -190,9 +190,15 @@ def _check(
             )
 
 
-def _parameters(optimizer: Optimizer) -> dict[str, nn.Parameter]:
+def _empty(key: str, parameter: nn.Parameter) -> Tensor:
+    """Room for what an optimizer keeps of a parameter under this key."""
+    return torch.zeros(()) if key == "step" else torch.zeros_like(parameter, requires_grad=False)
+
+
+def _parameters(optimizer: Optimizer) -> dict[str, tuple[nn.Parameter, tuple[str, ...]]]:
+    """By name, each parameter and what its optimizer keeps of it."""
     return {
-        name: parameter
+        name: (parameter, UPDATES[group.get("optimizer", DEFAULT)].kept)
         for group in optimizer.param_groups
         for name, parameter in zip(group["param_names"], group["params"], strict=True)
     }

@@ -164,7 +164,7 @@ class _Run:
                 seed=config.seed,
                 compile=config.compile,
             )
-        self.optimizer = self.plan.adamw()
+        self.optimizer = self.plan.optimizer()
 
     def open(self, identity: dict[str, str]) -> None:
         """Go back to the checkpoint, if there is one, and write what the run is."""

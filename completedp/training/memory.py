@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from completedp.apply.updates import UPDATES
 from completedp.tasks.data import Batch
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def slots_that_fit(
 def slot_memory(
     model: nn.Module, loss: StackedLoss, batch: Batch, weights: torch.dtype = torch.float32
 ) -> int:
-    """Bytes that one slot needs: weights, gradients, two moments, and what backward needs."""
+    """Bytes that one slot needs: weights, gradients, optimizer state, and what backward needs."""
     device = batch[0].device
     parameters = {
         name: torch.zeros(1, *p.shape, device=device, dtype=weights).requires_grad_()
@@ -72,7 +73,8 @@ def slot_memory(
         # Bound to a name: what is kept must live until all has been counted.
         found = loss(parameters, buffers, *batch)
     del found
-    state = 4 * sum(p.nbytes for p in parameters.values())
+    kept_by_optimizers = max(len(update.state) for update in UPDATES.values())
+    state = (2 + kept_by_optimizers) * sum(p.nbytes for p in parameters.values())
     # The backward pass holds a gradient or two besides, at most of the largest size.
     return state + sum(kept.values()) + 2 * max(kept.values(), default=0)
 

@@ -65,7 +65,7 @@ class OneAtATime:
         planned = self._task.plan(trial.plan.recipe, scale, model)  # the trial's has no memory
         give_memory(model, self._device)
         planned.initialise(trial.seed)
-        optimizer = planned.adamw()
+        optimizer = planned.optimizer()
         loss = self._task.batch_loss(model, self._dtype)
         losses: list[float] = []
         recent: list[Tensor] = []

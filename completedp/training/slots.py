@@ -1,6 +1,6 @@
 """Slots: many trials of one model shape in one program, refilled as they end.
 
-A small model leaves a GPU almost idle. Here parameters, moments and hyperparameters of S trials
+A small model leaves a GPU almost idle. Here parameters, optimizer state and values of S trials
 are stacked along a leading dimension and trained by the same kernels; each slot has its own values,
 seed, data order, schedule and step counter. When a trial ends, diverges or is stopped, its slot
 takes the next one while the others go on, and nothing is compiled again: no shape has changed.
@@ -15,16 +15,20 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
 from completedp.apply.initialise import draw
 from completedp.apply.multipliers import hooked
+from completedp.apply.planned import Plan
+from completedp.apply.updates import UPDATES
 from completedp.common.errors import CompletedpError
 from completedp.lm.transformer import Transformer
 from completedp.tasks.data import Batch, Data, held_out_batches
 from completedp.tasks.losses import ModelLoss
+from completedp.theory.optimizers import DEFAULT, OPTIMIZERS
 from completedp.training.feeds import make_feed, sample_batch
 from completedp.training.memory import is_out_of_memory, slots_that_fit
 from completedp.training.stacked import StackedLoss, compiled, reference_loss, vmapped_loss
@@ -40,7 +44,45 @@ from completedp.training.trials import (
     first_bad,
 )
 
-_HYPERPARAMETERS = ("lr", "weight_decay", "eps", "beta1", "beta2")
+
+class _Family:
+    """The tensors of a stack that one optimizer trains: their values and state."""
+
+    def __init__(
+        self, optimizer: str, members: Sequence[int], parameters: Sequence[Tensor], compile: bool
+    ) -> None:
+        self._members, first = members, parameters[0]
+        self._parameters = [parameters[i] for i in members]
+        self._update = UPDATES[optimizer]
+        self._state = [
+            [torch.zeros_like(p, requires_grad=False) for p in self._parameters]
+            for _ in self._update.state
+        ]
+        self._values = {
+            knob.name: torch.ones(len(members), len(first), device=first.device, dtype=first.dtype)
+            for knob in OPTIMIZERS[optimizer].knobs
+        }
+        # One program for tensors of every size, or it would be compiled for each.
+        apply = self._update.apply
+        self._apply = compiled(apply, dynamic=True) if compile else apply
+
+    def fill(self, slot: int, plan: Plan) -> None:
+        """A trial's values, and no state."""
+        of_trial = [plan.tensors[i].knobs for i in self._members]
+        for name, values in self._values.items():
+            column = [knobs[name] for knobs in of_trial]
+            values[:, slot] = torch.tensor(column, dtype=torch.float64)
+        for kept in self._state:
+            for tensor in kept:
+                tensor[slot].zero_()
+
+    def step(self, grads: Sequence[Tensor], schedule: Tensor, step: Tensor) -> None:
+        """An update of every tensor in every slot: schedule and step are [slots]."""
+        columns = self._update.factors(self._values, schedule, step)
+        factors = torch.stack([*columns], dim=1)  # [tensors, factors, slots]
+        own = [grads[i] for i in self._members]
+        for tensors in zip(self._parameters, own, *self._state, factors, strict=True):
+            self._apply(*tensors)
 
 
 class Slots:
@@ -94,8 +136,9 @@ class Slots:
         self.busy_steps = self.slot_steps = 0
         """Slot-steps that trained a trial, and all that ran: their ratio is the occupancy."""
 
-    def _stack(self, count: int) -> None:
-        """Memory for `count` slots, and the program that trains them."""
+    def _stack(self, count: int, optimizers: Sequence[str] | None = None) -> None:
+        """Memory for `count` slots, and the program that trains them: the default optimizer's,
+        until a trial comes that has others."""
         self.count = count
 
         def stacked(shape: Iterable[int], dtype: torch.dtype = self._weights) -> Tensor:
@@ -110,21 +153,36 @@ class Slots:
             self._buffers[name] = stacked(buffer.shape, dtype)
             if not buffer.is_meta:
                 self._buffers[name].copy_(buffer)
-        self._first = [torch.zeros_like(p, requires_grad=False) for p in self._parameters.values()]
-        self._second = [torch.zeros_like(m) for m in self._first]
-        self._values = {
-            name: torch.ones(len(named), count, device=self.device, dtype=self._weights)
-            for name in _HYPERPARAMETERS
-        }
+        self._families: list[_Family] = []
+        self._optimizers: list[str] = []
         self._schedule = stacked((self.max_steps,))
         self._step = stacked((), torch.int64)
         self._slots = torch.arange(count, device=self.device)
         self._feed.stack(count)
         self._loss = self._make_loss(compile=self._compile)
-        # One program for tensors of every size, or it would be compiled for each.
-        self._adamw = compiled(_adamw, dynamic=True) if self._compile else _adamw
         self._graph: torch.cuda.CUDAGraph | None = None
         self._graph_losses = self._step
+        self._train_by(optimizers or [DEFAULT] * len(named))
+
+    def _train_by(self, optimizers: Sequence[str]) -> None:
+        """What trains each tensor, in all slots; their state is new, and so is the program."""
+        if optimizers == self._optimizers:
+            return
+        members: dict[str, list[int]] = {}
+        for index, name in enumerate(optimizers):
+            members.setdefault(name, []).append(index)
+        parameters = list(self._parameters.values())
+        self._families, self._graph = [], None  # their memory is needed for the new ones
+        self._families = [
+            _Family(name, some, parameters, self._compile) for name, some in members.items()
+        ]
+        self._optimizers = list(optimizers)
+
+    def _optimizers_of(self, plan: Plan) -> list[str]:
+        """What a plan trains each of the stack's tensors by."""
+        if [tensor.name for tensor in plan.tensors] != self._names:
+            raise CompletedpError("a trial's plan is of another model than the stack's")
+        return [tensor.optimizer for tensor in plan.tensors]
 
     def run(
         self,
@@ -140,13 +198,16 @@ class Slots:
         last called.
         """
         waiting = iter(trials)
-        again: deque[Trial[Key]] = deque()
-        """Trials that a smaller stack has to start again."""
+        again: deque[Trial[Key]] = deque(islice(waiting, 1))
+        """Trials to start first: at the beginning one, for what trains its tensors; later those
+        that a smaller stack has to start again."""
         running: dict[int, Trial[Key]] = {}
         curves: dict[int, list[float]] = {}
         while True:
             turn = None
             try:
+                if again and not running:
+                    self._train_by(self._optimizers_of(again[0].plan))
                 self.prepare()
                 for slot in range(self.count):
                     if slot in running:
@@ -205,8 +266,12 @@ class Slots:
     def fill(self, slot: int, trial: Trial[Key]) -> None:
         """Start a trial in a slot: its weights, zero moments, values, schedule and data order."""
         plan = trial.plan
-        if [t.name for t in plan.tensors] != self._names:
-            raise CompletedpError("a trial's plan is of another model than the stack's")
+        if self._optimizers_of(plan) != self._optimizers:
+            raise CompletedpError(
+                "trials that share slots have to be trained by the same optimizers: "
+                f"{' and '.join(plan.optimizers)} came to "
+                f"{' and '.join(dict.fromkeys(self._optimizers))}"
+            )
         if hooked(plan):
             raise CompletedpError(
                 "slots cannot have multipliers by hooks, which would be the same in every slot: "
@@ -216,14 +281,10 @@ class Slots:
             raise CompletedpError(
                 f"a trial of {trial.steps} steps does not fit a stack of {self.max_steps}"
             )
-        for index, tensor in enumerate(plan.tensors):
+        for tensor in plan.tensors:
             self._parameters[tensor.name][slot].copy_(draw(tensor, trial.seed))
-            self._first[index][slot].zero_()
-            self._second[index][slot].zero_()
-        for name, values in self._values.items():
-            attribute = "torch_weight_decay" if name == "weight_decay" else name
-            of_trial = [getattr(tensor, attribute) for tensor in plan.tensors]
-            values[:, slot] = torch.tensor(of_trial, dtype=torch.float64)
+        for family in self._families:
+            family.fill(slot, plan)
         for name, value in plan.buffers.items():
             if name in self._buffers:
                 self._buffers[name][slot] = torch.tensor(value, dtype=torch.float64)
@@ -262,26 +323,12 @@ class Slots:
         # A slot without a trial goes on with stale values: what it computes is never read.
         step = self._step.clamp(max=self.max_steps - 1)
         loss = self._loss(self._parameters, self._buffers, *self._feed.batch(step))
-        parameters = list(self._parameters.values())
-        grads = torch.autograd.grad(loss.total.sum(), parameters)
-        self._update(parameters, grads, self._schedule[self._slots, step], step + 1)
+        grads = torch.autograd.grad(loss.total.sum(), list(self._parameters.values()))
+        with torch.no_grad():
+            for family in self._families:
+                family.step(grads, self._schedule[self._slots, step], step + 1)
         self._step += 1
         return loss.cross_entropy
-
-    @torch.no_grad()
-    def _update(
-        self, parameters: Sequence[Tensor], grads: Sequence[Tensor], schedule: Tensor, step: Tensor
-    ) -> None:
-        """AdamW for every slot and tensor: values are [tensors, slots], steps [slots]."""
-        beta1, beta2 = self._values["beta1"], self._values["beta2"]
-        rate = self._values["lr"] * schedule
-        kept = 1.0 - rate * self._values["weight_decay"]
-        size = rate / (1.0 - beta1**step)
-        correction = (1.0 - beta2**step).sqrt()
-        columns = (beta1, beta2, self._values["eps"], kept, size, correction)
-        factors = torch.stack(columns, dim=1)  # [tensors, 6, slots]
-        for state in zip(parameters, grads, self._first, self._second, factors, strict=True):
-            self._adamw(*state)
 
     def _shrink(self) -> None:
         """Half the slots, after the device ran out of memory."""
@@ -291,12 +338,12 @@ class Slots:
             "trials that had not finished start again",
             stacklevel=3,
         )
-        self._parameters, self._buffers, self._values = {}, {}, {}
-        self._first, self._second, self._graph = [], [], None
+        optimizers = self._optimizers
+        self._parameters, self._buffers, self._families, self._graph = {}, {}, [], None
         self._schedule = self._graph_losses = self._step
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._stack(count)
+        self._stack(count, optimizers)
 
     @torch.no_grad()
     def _evaluate(self, slots: list[int]) -> dict[int, float]:
@@ -324,12 +371,3 @@ class Slots:
     def weights(self, slot: int) -> dict[str, Tensor]:
         """A slot's parameters, as they are now."""
         return {name: value[slot].detach() for name, value in self._parameters.items()}
-
-
-def _adamw(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Tensor) -> None:
-    """torch's AdamW on one tensor [slots, ...], with each slot's own factors [6, slots]."""
-    shaped = factors.view(*factors.shape, *(1,) * (p.dim() - 1))
-    beta1, beta2, eps, kept, size, correction = shaped.unbind(0)
-    m.mul_(beta1).add_((1.0 - beta1) * g)
-    v.mul_(beta2).add_((1.0 - beta2) * g * g)
-    p.mul_(kept).sub_(size * m / (v.sqrt() / correction + eps))

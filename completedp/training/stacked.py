@@ -114,7 +114,9 @@ def probe(
         raise CannotStackError(f"it cannot be mapped over slots ({short(error)})") from None
     for name, grad in zip(parameters, grads, strict=True):
         if grad is None:
-            raise CannotStackError(f"{name} has no part in the loss, and AdamW would leave it")
+            raise CannotStackError(
+                f"{name} has no part in the loss, and its optimizer would leave it"
+            )
 
 
 def check_lookups(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
