@@ -15,6 +15,7 @@ from completedp.apply.model_map import ModelMap
 from completedp.apply.settings import config_of, embedding_scales, setting
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.common.errors import CompletedpError
+from completedp.theory.horizon import critical_batch
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.scale import Scale
@@ -105,11 +106,24 @@ def plan_cautions(
     yield from _borrowed_types(model, transfer)
     yield from _unmatched_widths(model, transfer.recipe)
     yield from _moved_constants(model, transfer)
+    yield from _beyond_critical_batch(transfer)
     if transfer.ratios.width != 1.0:
         yield from _routers(model)
         yield from _no_output(model)
     if _any_multiplier(multipliers):
         yield from _own_depth_scaling(model)
+
+
+def _beyond_critical_batch(transfer: Transfer) -> Iterator[str]:
+    """The batch rule holds for batches whose gradients are mostly noise."""
+    critical, batch = critical_batch(transfer.recipe), transfer.target.batch
+    if critical is not None and batch > max(critical, transfer.recipe.base.batch):
+        yield (
+            f"batch {batch:,} is {batch / critical:.2g} times the critical batch of "
+            f"{critical:,.0f} tokens that the recipe records: beyond it more tokens a step gain "
+            "little, and the batch rule raises the learning rate as if they did; take a smaller "
+            "batch, or measure the critical batch at your tokens (completedp train shows it)"
+        )
 
 
 def _any_multiplier(multipliers: Sequence[tuple[float, float]]) -> bool:
