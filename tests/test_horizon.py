@@ -82,6 +82,17 @@ def test_the_error_is_that_of_repetitions() -> None:
     assert fit_exponent(TOKENS, sizes(0.25, noise=0.4), ()).error != pytest.approx(0, abs=0.01)
 
 
+def test_a_bent_line_has_an_error_that_seeds_do_not_see() -> None:
+    """Optima that are not on a line make the exponent uncertain, however well each is known."""
+    straight = sizes(0.25)
+    bent = [*straight[:2], sizes(0.0)[2]]  # back to where the base's is
+    fit = fit_exponent(TOKENS, bent, ())
+    places = np.array([0.3, -0.2, 0.3])
+    assert fit.exponent == pytest.approx(0.0, abs=1e-9)  # the ends are level
+    left = places - places.mean()
+    assert fit.error == pytest.approx(math.sqrt((left**2).sum() / 8))
+
+
 def test_a_flat_bowl_says_that_exponents_are_alike() -> None:
     """Where the loss hardly depends on the rate, the exponents that do as well are many."""
     flat, steep = (

@@ -1,7 +1,8 @@
 """The exponent of a learning-rate rule, from losses over learning rates at several sizes of a run.
 
 At each size (so many times the base's tokens, or batch) the optimum is the bottom of a bowl; the
-exponent is the slope of the optima in log2, lr* ~ factor^slope. Errors are from seeds drawn again.
+exponent is the slope of the optima in log2, lr* ~ factor^slope. Errors are from seeds drawn again,
+or from how far the optima are from a line, where that is more.
 
 A bowl is flat at its bottom, so an exponent may be badly known and not matter. Therefore also what
 it costs: the loss at the largest size if the base's best learning rate is carried there with this
@@ -75,7 +76,8 @@ class Fit:
     exponent: float | None
     """None where an optimum is not bracketed by the learning rates tried."""
     error: float | None
-    """Standard error; None with one seed."""
+    """Standard error, from the seeds or from how far the optima are from a line, whichever is
+    larger; None with one seed."""
     costs: list[Cost]
     close: tuple[float, float] | None
     """Exponents from 0 to 1 that cost less than `CLOSE` more than the best of them."""
@@ -139,6 +141,8 @@ def fit_exponent(what: str, sizes: Sequence[Size], candidates: Sequence[float]) 
     one = sizes[0].losses.shape[1] == 1
     draws = [] if exponent is None or one else list(_draws(what, sizes))
     error = _spread([found for found, _ in draws], sizes)
+    if error is not None:
+        error = max(error, _misfit(sizes))
     costs = []
     if exponent is not None:
         for candidate in dict.fromkeys((*candidates, exponent)):
@@ -173,6 +177,19 @@ def _exponent(what: str, sizes: Sequence[Size]) -> float | None:
     y = np.array([place[0] for place in places if place is not None])
     slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
     return _sign(what) * slope + 0.0
+
+
+def _misfit(sizes: Sequence[Size]) -> float:
+    """The slope's error by how far the optima are from a line; 0 where two are all there is.
+
+    Seeds know nothing of a line that is bent.
+    """
+    if len(sizes) < 3:
+        return 0.0
+    x = np.log2([size.factor for size in sizes])
+    y = np.array([size.optimum.octaves[0] for size in sizes if size.optimum.octaves is not None])
+    left = y - np.polyval(np.polyfit(x, y, 1), x)
+    return math.sqrt(float((left**2).sum()) / (len(x) - 2) / float(((x - x.mean()) ** 2).sum()))
 
 
 def _carried(what: str, sizes: Sequence[Size], exponent: float) -> float | None:

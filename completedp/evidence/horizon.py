@@ -50,7 +50,7 @@ MIDDLE = 0.25
 """The token exponent that the learning rates tried are around."""
 CANDIDATES = (0.0, 0.25, 0.5)
 """Exponents whose cost is told: no rule, half of the printed one, the printed one."""
-_MEASUREMENTS = 64
+_MEASUREMENTS = 128
 """Of the gradient's noise, in the run for it."""
 
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-WINDOW = 32
+WINDOW = 64
 """Measurements that are averaged."""
 Squares = tuple[float, float, float, float]
 """|g1 - g2|^2 and |g|^2, plain and then weighed."""
