@@ -314,8 +314,8 @@ def _fitted_recipe(result: HorizonResult) -> Recipe:
         "horizon_batch_exponent": None if result.batch is None else result.batch.exponent,
         "horizon_batch_exponent_error": None if result.batch is None else result.batch.error,
         "horizon_batch_holds_to": result.batch_holds_to,
-        CRITICAL_BATCH: result.critical_batch,
-        f"{CRITICAL_BATCH}_error": result.critical_batch_error,
+        CRITICAL_BATCH: result.critical_batch if result.is_batch_known else None,
+        f"{CRITICAL_BATCH}_error": result.critical_batch_error if result.is_batch_known else None,
     }
     if fit.close is not None:
         known["horizon_close_from"], known["horizon_close_to"] = fit.close

@@ -39,6 +39,12 @@ class HorizonResult:
         """The fit that the recipe's exponent is of: as runs are going to grow, if that is said."""
         return self.both or self.tokens
 
+    @property
+    def is_batch_known(self) -> bool:
+        """Whether the critical batch is known to a half: a batch far below it sees no signal."""
+        batch, error = self.critical_batch, self.critical_batch_error
+        return batch is not None and error is not None and error <= batch / 2
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         fits = {"tokens": self.tokens, "tokens_and_batch": self.both, "batch": self.batch}
@@ -75,6 +81,7 @@ def horizon_text(result: HorizonResult) -> str:
         parts.append(
             f"critical batch {result.critical_batch:,.0f}{sure} tokens, from the gradient's noise "
             f"at the base, whose batch is {result.before.base.batch:,}"
+            + ("" if result.is_batch_known else ": too uncertain for the recipe to record")
         )
     return "\n\n".join(parts)
 
