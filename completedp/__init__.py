@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from completedp.apply.optimise import load_optimizer_state as load_optimizer_state
     from completedp.apply.plan import plan as plan
     from completedp.apply.planned import Plan as Plan
+    from completedp.evidence.horizon import fit_horizon as fit_horizon
     from completedp.evidence.run import coordcheck as coordcheck
     from completedp.evidence.run import gradcheck as gradcheck
     from completedp.evidence.sweep import sweep as sweep
@@ -54,6 +55,7 @@ _NEED_TORCH = {
     "Plan": "completedp.apply.planned",
     "plan": "completedp.apply.plan",
     "coordcheck": "completedp.evidence.run",
+    "fit_horizon": "completedp.evidence.horizon",
     "gradcheck": "completedp.evidence.run",
     "ModelConfig": "completedp.lm.transformer",
     "Transformer": "completedp.lm.transformer",

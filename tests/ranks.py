@@ -197,9 +197,9 @@ def config(folder: str, name: str, **changes: Any) -> TrainConfig:
 
 # Of runs on two ranks, what they change; the same without `parallel` are trained alone.
 RUNS: dict[str, dict[str, Any]] = {
-    "fsdp": {"clip": 0.5, "micro_batch": 2},
-    "ddp": {"parallel": "ddp", "clip": 0.5, "micro_batch": 2},
-    "float32": {"dtype": "float32"},
+    "fsdp": {"clip": 0.5, "micro_batch": 2, "noise_every": 3},
+    "ddp": {"parallel": "ddp", "clip": 0.5, "micro_batch": 2, "noise_every": 3},
+    "float32": {"dtype": "float32", "noise_every": 3},
     "begun alone": {},
     "diverged": {"lr": 1e4},
 }

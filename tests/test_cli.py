@@ -137,7 +137,7 @@ def test_an_interrupted_verb_says_whether_it_resumes(
 def test_those_that_resume() -> None:
     """Each verb says it of itself."""
     resuming = {name for name, verb in VERBS.items() if verb.resumes}
-    assert resuming == {"quickstart", "train", "search", "sweep"}
+    assert resuming == {"quickstart", "train", "search", "sweep", "fit-horizon"}
 
 
 def test_the_rules_choices_are_flags() -> None:

@@ -74,9 +74,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def curve(folder: Path) -> list[tuple[int, float, float]]:
-    """Step, training loss and validation loss of every row."""
-    rows = read_metrics(folder)
+    """Step, training loss and validation loss of every row that has one."""
+    rows = [row for row in read_metrics(folder) if {"loss", "valid_loss"} & row.keys()]
     return [(row["step"], row.get("loss", 0.0), row.get("valid_loss", 0.0)) for row in rows]
+
+
+def noise_of(folder: Path) -> list[float]:
+    """What a run measured of its gradients' noise."""
+    rows = [row for row in read_metrics(folder) if "noise_scale" in row]
+    return [x for row in rows for x in (row["step"], row["noise_scale"], row["critical_batch"])]
 
 
 def assert_same(ours: Path, theirs: Path, tolerance: float = 1e-9) -> None:
@@ -122,6 +128,9 @@ def test_many_ranks_train_as_one(folder: Path) -> None:
         if name != "diverged":  # whose last losses are of any size
             assert result.steps == TARGET.steps
             assert_same(folder / "alone" / name, folder / "two" / name, tolerance)
+    noise = [noise_of(folder / "two" / name) for name in ("fsdp", "ddp")]
+    assert len(noise[0]) > 3
+    assert noise[0] == pytest.approx(noise[1], rel=1e-9)  # of shards, and of whole copies
     assert found["diverged"]["status"] == "diverged"
     for name, message in {
         "locked": "rank 0: another process is training into",

@@ -16,6 +16,7 @@ from completedp.apply.settings import config_of, embedding_scales, setting
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
+from completedp.theory.horizon import critical_batch
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.scale import Scale
@@ -117,6 +118,7 @@ def plan_cautions(
 def scale_cautions(plan: PlanNumbers) -> Iterator[str]:
     """What to doubt of a plan's recipe at its target: theory/trust.py."""
     recipe = plan.recipe
+    yield from _beyond_critical_batch(recipe, plan.target)
     yield from doubts(
         recipe,
         plan.target,
@@ -136,6 +138,18 @@ def _base_parameters(plan: PlanNumbers) -> float:
             shrunk *= ratios.depth
         count += math.prod(tensor.info.shape) / shrunk
     return count
+
+
+def _beyond_critical_batch(recipe: Recipe, target: Scale) -> Iterator[str]:
+    """The batch rule holds for batches whose gradients are mostly noise."""
+    critical, batch = critical_batch(recipe), target.batch
+    if critical is not None and batch > max(critical, recipe.base.batch):
+        yield (
+            f"batch {batch:,} is {batch / critical:.2g} times the critical batch of "
+            f"{critical:,.0f} tokens that the recipe records: beyond it more tokens a step gain "
+            "little, and the batch rule raises the learning rate as if they did; take a smaller "
+            "batch, or measure the critical batch at your tokens (completedp train shows it)"
+        )
 
 
 def _any_multiplier(multipliers: Sequence[tuple[float, float]]) -> bool:

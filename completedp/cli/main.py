@@ -33,6 +33,7 @@ from completedp.cli import (  # noqa: F401 - each enters itself in VERBS
     coordcheck,
     search,
     sweep,
+    fit_horizon,
     bench,
     doctor,
 )

@@ -43,5 +43,9 @@ class TrainVerb(TrainConfig, Verb):
                 line += f" nats per token, {result.valid_bits_per_byte:.4f} bits per byte"
         elif result.last_finite_loss is not None:
             line += f": last finite training loss {result.last_finite_loss:.4f}"
+        if result.critical_batch is not None:
+            error = result.critical_batch_error
+            sure = "" if error is None else f" +- {error:,.0f}"
+            line += f"\ncritical batch {result.critical_batch:,.0f}{sure} tokens (docs/horizon.md)"
         print(f"{line}\n{self.out}")
         return 0

@@ -132,19 +132,8 @@ class SweepGrid:
                 f"vary = {list(self.vary)} must be one or two: more are a search, not a grid"
             )
         for name in ("octaves", "second_octaves"):
-            octaves = getattr(self, name)
-            if len(octaves) < 3 or list(octaves) != sorted(set(octaves)):
-                raise CompletedpError(f"{name} = {list(octaves)} must be three or more, increasing")
-            for octave in octaves:
-                check_number(name, octave, low=-64, high=64)
-        if (
-            not self.factors
-            or self.factors[0] != 1
-            or list(self.factors) != sorted(set(self.factors))
-        ):
-            raise CompletedpError(
-                f"factors = {list(self.factors)} must start with 1, the base, and increase"
-            )
+            check_octaves(name, getattr(self, name))
+        check_factors("factors", self.factors)
         check_parameterisations(self.parameterisations)
 
     @property
@@ -181,6 +170,73 @@ class SweepConfig(SweepGrid, BaseConfig):
         SweepGrid.__post_init__(self)
         BaseConfig.__post_init__(self)
         check_path("out", self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizonGrid:
+    """What is trained to fit the exponents of tokens and batch."""
+
+    factors: tuple[int, ...] = (1, 4, 16)
+    """How many times the base's tokens, increasing, the first 1."""
+    batch_factors: tuple[int, ...] = (1, 2, 4)
+    """How many times the base's batch, at its tokens; 1 alone leaves the batch rule out."""
+    batch_growth: float | None = None
+    """Also train with the batch growing as this power of the tokens: 0.5 is their square root."""
+    octaves: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
+    """Learning rates, increasing: log2 of what multiplies the recipe's, carried with an exponent of
+    1/4 in tokens and 1/2 in batch."""
+    seeds: int = 3
+    """Trials per point; the errors come from them."""
+    noise: bool = True
+    """Also train the base once more for the critical batch, from the gradient's noise."""
+
+    def __post_init__(self) -> None:
+        check_number("seeds", self.seeds, low=1)
+        check_octaves("octaves", self.octaves)
+        check_factors("factors", self.factors)
+        check_factors("batch_factors", self.batch_factors)
+        if len(self.factors) < 2:
+            raise CompletedpError(
+                f"factors = {list(self.factors)} must have one above 1: there is no exponent "
+                "without a longer run"
+            )
+        if self.batch_growth is not None:
+            check_number("batch_growth", self.batch_growth, low=0, high=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizonConfig(HorizonGrid, BaseConfig):
+    """A fit of the horizon: its grid, its task, and where results go."""
+
+    out: str
+    """The recipe that is written, NAME.json; trials, verdict and plot go to the folder NAME, and
+    the same command goes on where it stopped."""
+    store: str | None = None
+    """A store of trials that other machines join with `search worker`; NAME/horizon.db if not
+    given."""
+
+    def __post_init__(self) -> None:
+        HorizonGrid.__post_init__(self)
+        BaseConfig.__post_init__(self)
+        check_path("out", self.out)
+
+
+def check_octaves(name: str, octaves: tuple[float, ...]) -> None:
+    """Raise unless an optimum can be bracketed by them."""
+    if len(octaves) < 3 or list(octaves) != sorted(set(octaves)):
+        raise CompletedpError(f"{name} = {list(octaves)} must be three or more, increasing")
+    for octave in octaves:
+        check_number(name, octave, low=-64, high=64)
+
+
+def check_factors(name: str, factors: tuple[int, ...]) -> None:
+    """Raise unless they go up from the base."""
+    if not factors or factors[0] != 1 or list(factors) != sorted(set(factors)):
+        raise CompletedpError(f"{name} = {list(factors)} must start with 1, the base, and increase")
 
 
 def check_parameterisations(names: tuple[str, ...]) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from completedp.common.extras import import_extra
 from completedp.evidence.config import SweepGrid
+from completedp.evidence.exponents import Fit
+from completedp.evidence.horizon_result import BATCH, HorizonResult
 from completedp.evidence.result import CheckResult
 from completedp.evidence.rows import Row
 
@@ -167,6 +169,46 @@ def _sweep_map(plt: Any, panel: Any, config: SweepGrid, maps: Sequence[Any], axi
     panel.set_ylabel(f"log2({config.vary[1]} / recipe's)")
     if panel.get_legend_handles_labels()[0]:  # neither may be bracketed
         panel.legend(frameon=True, fontsize=7)
+
+
+def horizon_svg(result: HorizonResult) -> str:
+    """Best learning rates against tokens, and batch, with the fitted line and the rule's."""
+    plt = _pyplot()
+    fits = [fit for fit in (result.tokens, result.both, result.batch) if fit is not None]
+    figure, panels = plt.subplots(
+        1, len(fits), figsize=(4.6 * len(fits), 3.4), squeeze=False, layout="constrained"
+    )
+    for panel, fit in zip(panels[0], fits, strict=True):
+        rule = 0.5 if fit.what == BATCH else result.before.rules.token_exponent
+        _horizon_panel(panel, fit, rule)
+    return _svg(plt, figure)
+
+
+def _horizon_panel(panel: Any, fit: Fit, rule: float) -> None:
+    """Optima with their errors; lines through their middle, and from the base by the rule."""
+    known = [
+        (size.factor, best.octaves[0], 0.0 if best.errors is None else best.errors[0])
+        for size, best in zip(fit.sizes, fit.optima, strict=True)
+        if best.octaves is not None
+    ]
+    doublings = [math.log2(factor) for factor, _, _ in known]
+    octaves = [octave for _, octave, _ in known]
+    panel.errorbar(doublings, octaves, yerr=[e for _, _, e in known], fmt="o", capsize=3)
+    sign = 1.0 if fit.what == BATCH else -1.0
+    ends = [0.0, math.log2(fit.largest.factor)]
+    if fit.exponent is not None:
+        error = "" if fit.error is None else f" +- {fit.error:.2f}"
+        x, y = sum(doublings) / len(doublings), sum(octaves) / len(octaves)
+        line = [y + sign * fit.exponent * (end - x) for end in ends]
+        panel.plot(ends, line, label=f"fitted {fit.exponent:.2f}{error}")
+        line = [octaves[0] + sign * rule * end for end in ends]
+        panel.plot(ends, line, "--", color="grey", label=f"the recipe's rule, {rule:g}")
+        panel.legend(frameon=False, fontsize=8)
+    panel.set_xticks([math.log2(size.factor) for size in fit.sizes])
+    panel.set_xticklabels([f"x{size.factor:g}" for size in fit.sizes])
+    panel.set_xlabel(fit.what)
+    panel.set_ylabel("log2(best lr / recipe's at base)")
+    panel.grid(alpha=0.3)
 
 
 def _panel(panel: Any, rows: list[Row], sizes: Sequence[int]) -> None:

@@ -167,21 +167,33 @@ def run_sweep(
     """Run what is not yet run, judge, and write verdict.json and sweep.svg."""
     require_matplotlib()
     folder = out.expanduser()
-    spec = _spec(grid, task, recipe)
+    spec = spec_of_cells(grid.coordinates, task, recipe)
     plans = _plans(grid, task, recipe)  # what cannot be trained is said before anything is
     with only_process(folder), Store(store or str(folder / "sweep.db")) as opened:
-        study = open_study(opened, STUDY, spec)
-        objective = Objective(spec, task, options, study)
-        numbers = _listed(study, objective, plans)
-        work_shown(study, objective, title="sweep", quiet=quiet)
-        losses = {row.number: row.loss for row in study.finished_since(0)}
-        done = {point: losses[number] for point, number in numbers.items()}
+        done = run_points(open_study(opened, STUDY, spec), spec, task, plans, options, quiet=quiet)
         result = SweepResult(grid=grid, lines=judge(grid, done), out=folder)
         write_text_atomically(
             folder / "verdict.json", json.dumps(result.to_dict(), indent=2) + "\n"
         )
         write_text_atomically(folder / "sweep.svg", sweep_svg(grid, result.lines))
     return result
+
+
+def run_points(
+    study: Study,
+    spec: StudySpec,
+    task: Task,
+    plans: Mapping[Point, tuple[Site, Plan]],
+    options: WorkerConfig,
+    *,
+    quiet: bool = False,
+) -> dict[Point, float]:
+    """The loss of every point; trials that the study does not have yet are added and run."""
+    objective = Objective(spec, task, options, study)
+    numbers = _listed(study, objective, plans)
+    work_shown(study, objective, title=study.name, quiet=quiet)
+    losses = {row.number: row.loss for row in study.finished_since(0)}
+    return {point: losses[number] for point, number in numbers.items()}
 
 
 def judge(config: SweepGrid, done: dict[Point, float]) -> list[Line]:
@@ -247,15 +259,15 @@ def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
     return "\n".join(out)
 
 
-def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
-    """A study over the grid's coordinates; its cells may grow, and so are not part of it."""
-    check_coordinates(recipe, grid.coordinates)
-    _check_types(grid, task.types(recipe.base))
+def spec_of_cells(coordinates: Sequence[str], task: Task, recipe: Recipe) -> StudySpec:
+    """A study over these coordinates; its cells may grow, and so are not part of it."""
+    check_coordinates(recipe, coordinates)
+    _check_types(coordinates, task.types(recipe.base))
     return StudySpec(
         engine=CELLS,
         seed=0,
         stop_early=False,
-        space=_space(grid, recipe),
+        space=space_around(recipe, coordinates),
         recipe=recipe,
         sites=(),
         task=task.identity(recipe.base),
@@ -263,9 +275,9 @@ def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
     )
 
 
-def _check_types(grid: SweepGrid, types: Sequence[str]) -> None:
+def _check_types(coordinates: Sequence[str], types: Sequence[str]) -> None:
     """Raise where a coordinate would change nothing, as the model has no tensor of its type."""
-    for name in grid.coordinates:
+    for name in coordinates:
         tunable, kind, *rest = name.split("/") if name.count("/") > 1 else (name, "")
         if kind in ("type", "layer") and tunable != "residual" and rest[0] not in types:
             raise CompletedpError(
@@ -276,7 +288,7 @@ def _check_types(grid: SweepGrid, types: Sequence[str]) -> None:
 
 def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Site, Plan]]:
     """Every point of the grid with where it trains and its plan there."""
-    space = _space(grid, recipe)
+    space = space_around(recipe, grid.coordinates)
     found = {}
     for axis, factor in grid.scales:
         scale = recipe.base
@@ -293,11 +305,11 @@ def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Sit
     return found
 
 
-def _space(grid: SweepGrid, recipe: Recipe) -> Space:
+def space_around(recipe: Recipe, coordinates: Sequence[str]) -> Space:
     """Octaves count from where the recipe is, which a search may have moved."""
-    start = recipe.hyperparameters.vector(grid.coordinates)
+    start = recipe.hyperparameters.vector(coordinates)
     bounds = Bounds(low=start - _REACH, high=start + _REACH, start=start)
-    return Space(kind=CELLS, coordinates=grid.coordinates, bounds=bounds)
+    return Space(kind=CELLS, coordinates=tuple(coordinates), bounds=bounds)
 
 
 def _listed(

@@ -12,6 +12,8 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 Parallel = Literal["fsdp", "ddp"]
+NOISE_EVERY = 50
+"""Steps between measurements of the gradient's noise, where nothing else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,10 @@ class TrainConfig(TaskConfig):
     """Compile the forward and backward pass."""
     parallel: Parallel = "fsdp"
     """Under torchrun: fsdp shards weights, gradients and moments; ddp keeps a copy on each rank."""
+    noise_every: int | None = None
+    """Steps between measurements of the gradient's noise, which the critical batch comes from: that
+    step's gradient is made in two parts. 50 if not given; with a loss of your own 0, which is off,
+    as it may not be a mean over examples."""
     tensorboard: bool = False
     """Also write TensorBoard events into the run folder."""
     wandb: str | None = None
@@ -71,6 +77,8 @@ class TrainConfig(TaskConfig):
             check_number(name, getattr(self, name), low=0)
         if self.stop_after is not None:
             check_number("stop_after", self.stop_after, low=1)
+        if self.noise_every is not None:
+            check_number("noise_every", self.noise_every, low=0)
         if self.dtype not in ("auto", "float32", "bfloat16", "float64"):
             raise CompletedpError(
                 f"unknown dtype {self.dtype!r}: choose auto, float32, bfloat16 or float64"
@@ -83,6 +91,13 @@ class TrainConfig(TaskConfig):
         return scale_like(
             recipe.base, width=self.width, depth=self.depth, batch=self.batch, tokens=self.tokens
         )
+
+    @property
+    def measure_noise_every(self) -> int:
+        """Steps between measurements of the gradient's noise; 0 where there are none."""
+        if self.noise_every is not None:
+            return self.noise_every
+        return NOISE_EVERY if self.loss is None else 0
 
     def load_recipe(self) -> Recipe:
         """The recipe, with the global values this run gives in its place."""
@@ -118,7 +133,7 @@ def scale_like(base: Scale, **sizes: int | None) -> Scale:
 # What may differ between a run and its resumption without changing the result but for rounding.
 INCIDENTAL = frozenset(
     {"out", "stop_after", "device", "compile", "tensorboard", "wandb", "log_every"}
-    | {"checkpoint_every", "eval_every", "micro_batch", "parallel"}
+    | {"checkpoint_every", "eval_every", "micro_batch", "parallel", "noise_every"}
     | {"recipe", "data"}  # what is in them is compared instead
 )
 

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from completedp.training.config import TrainConfig, same_run
 from completedp.training.devices import choose_dtype
 from completedp.training.distributed import Ranks, distribute, joined
 from completedp.training.metrics import Metrics, require_sinks
+from completedp.training.noise import NoiseWindow, gradients, parts_for_noise, squares
 from completedp.training.trials import CHECK_EVERY, EVALUATION_TOKENS, is_divergence, seed_step
 
 CHECK_SECONDS = 2.0
@@ -63,6 +64,11 @@ class Result:
     parameters: int
     seconds: float
     """Of training in this process; a resumed run adds its earlier parts."""
+    critical_batch: float | None = None
+    """Tokens a step above which more of them gain little; None where it was not measured."""
+    critical_batch_error: float | None = None
+    noise_scale: float | None = None
+    """The same of plain gradients: B_simple. noise.py has what differs."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -171,7 +177,7 @@ class _Run:
         config, folder, ranks = self.config, self.folder, self.ranks
         self.step, self.seconds_before, self.first_loss = 0, 0.0, math.nan
         self.last_finite: float | None = None
-        checkpoint = None
+        checkpoint, noise = None, []
         with ranks.together():
             checkpoint = find_checkpoint(folder) if ranks.first else None
         checkpoint = ranks.share(checkpoint)
@@ -180,6 +186,8 @@ class _Run:
             self.seconds_before = float(extra.get("seconds", 0.0))
             self.first_loss = float(extra.get("first_loss", math.nan))
             self.last_finite = extra.get("last_finite_loss")
+            noise = extra.get("noise", [])
+        self.noise = NoiseWindow(self.target.batch, self.noise_share, noise)
         self.metrics: Metrics | None = None
         with ranks.together():
             if not 0 <= self.step <= self.target.steps:
@@ -203,6 +211,7 @@ class _Run:
         self.read_at = self.step + 1
         self.stop_asked = False
         self.pending: list[tuple[int, Tensor]] = []
+        self.pending_noise: list[tuple[int, Tensor]] = []
         self.stream: Iterator[Batch] | None = None
 
     def close(self) -> None:
@@ -248,16 +257,22 @@ class _Run:
         rows = self._rows()
         if not isinstance(self.model, Transformer):  # which draws nothing
             seed_step(config.seed, self.step, self.ranks.rank)
-        own = len(rows[0])
-        micro = config.micro_batch or own
-        parts = own // micro
+        noisy = self._measures_noise()
+        parts, loss_of = (self.noise_parts, self.noise_loss) if noisy else (self.parts, self.loss)
+        micro, first = len(rows[0]) // parts, []
         losses: list[Tensor] = []
         for part in range(parts):
             taken = tuple(column[part * micro : (part + 1) * micro] for column in rows)
-            with self._gradients_stay() if part < parts - 1 else nullcontext():
-                loss = self.loss(*self._batch(taken))
+            ends = part == parts - 1 or (noisy and part == parts // 2 - 1)
+            with nullcontext() if ends else self._gradients_stay():
+                loss = loss_of(*self._batch(taken))
                 (loss.total / parts).backward()
             losses.append(loss.cross_entropy)
+            if noisy and part == parts // 2 - 1:
+                first = gradients(self.optimizer)
+        if noisy:
+            found = squares(self.optimizer, first, self.noise_share, self.ranks.world)
+            self.pending_noise.append((self.step + 1, found))
         if config.clip:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         self.optimizer.step()
@@ -265,10 +280,42 @@ class _Run:
         self.step += 1
         self.pending.append((self.step, torch.stack(losses).mean()))
 
+    @property
+    def own_examples(self) -> int:
+        """Of each step, on this rank."""
+        return self.examples // self.ranks.world
+
+    @property
+    def parts(self) -> int:
+        """Micro-batches of a step."""
+        return self.own_examples // (self.config.micro_batch or self.own_examples)
+
+    @property
+    def noise_parts(self) -> int:
+        """The same where the gradient's noise is measured; 1 where it cannot be."""
+        return parts_for_noise(self.parts, self.own_examples)
+
+    @property
+    def noise_share(self) -> float:
+        """Of the batch, what is in the part that is compared with the rest."""
+        return self.noise_parts // 2 / self.noise_parts
+
+    @property
+    def noise_loss(self) -> Callable[..., Loss]:
+        """The loss of a part; one that no other step has the size of is not compiled for."""
+        whole = self.noise_parts == self.parts or not self.ranks.alone
+        return self.loss if whole else self.evaluation_loss
+
+    def _measures_noise(self) -> bool:
+        """Whether the next step does; the first has nothing to weigh gradients by."""
+        every = self.config.measure_noise_every
+        due = every > 0 and (self.step + 1) % every == 0
+        return due and self.step > 0 and self.noise_parts > 1
+
     def _rows(self) -> Batch:
         """This rank's part of the step's examples, on the CPU."""
         train, config = self.task.data.train, self.config
-        own = self.examples // self.ranks.world
+        own = self.own_examples
         if isinstance(train, Stream):
             rows = self._next_of_stream(train)
         else:
@@ -309,6 +356,7 @@ class _Run:
         on_cpu = self.ranks.device.type == "cpu"
         self.read_at = self.step + (1 if on_cpu else max(1, min(CHECK_EVERY, int(pace))))
         self.read_last = now
+        self._read_noise()
         for (step, _), each in zip(self.pending, losses, strict=True):
             loss = sum(each) / len(each)
             if step == 1:
@@ -322,6 +370,17 @@ class _Run:
                 self.step = step
                 raise _DivergedError
         self.pending.clear()
+
+    def _read_noise(self) -> None:
+        """Bring what was measured to the host, and log the batch that follows from the last few."""
+        for step, local in self.pending_noise:
+            self.noise.add([sum(each) for each in zip(*self.ranks.gather(local), strict=True)])
+            named = {"critical_batch": self.noise.critical_batch}
+            named["noise_scale"] = self.noise.noise_scale
+            row = {name: found.batch for name, found in named.items() if found is not None}
+            if row:
+                self._log({"step": step, **row})
+        self.pending_noise.clear()
 
     def _log(self, row: dict[str, Any]) -> None:
         if self.metrics is not None:
@@ -359,7 +418,9 @@ class _Run:
     def _note(self) -> str:
         rate = (self.step - self.start) * self.target.batch / (time.monotonic() - self.began)
         lr = max(group["lr"] for group in self.optimizer.param_groups)
-        return f"loss {self.last_finite:.4f} lr {lr:.2e} {rate:,.0f} tokens/s"
+        found = self.noise.critical_batch
+        noise = "" if found is None else f", critical batch {found.batch:,.0f}"
+        return f"loss {self.last_finite:.4f} lr {lr:.2e} {rate:,.0f} tokens/s{noise}"
 
     def _save(self) -> None:
         if self.pending:
@@ -368,6 +429,7 @@ class _Run:
             "seconds": self.seconds,
             "first_loss": self.first_loss,
             "last_finite_loss": self.last_finite,
+            "noise": self.noise.last,
         }
         save_checkpoint(self.folder, self.model, self.optimizer, self.step, extra, self.ranks)
 
@@ -378,6 +440,7 @@ class _Run:
             self._log({"step": self.step, "valid_loss": valid})
             if self.config.checkpoint_every:
                 self._save()
+        critical, plain = self.noise.critical_batch, self.noise.noise_scale
         result = Result(
             status=status,
             steps=self.step,
@@ -388,6 +451,9 @@ class _Run:
             last_finite_loss=self.last_finite,
             parameters=sum(p.numel() for p in self.model.parameters()),
             seconds=self.seconds,
+            critical_batch=None if critical is None else critical.batch,
+            critical_batch_error=None if critical is None else critical.error,
+            noise_scale=None if plain is None else plain.batch,
         )
         if self.ranks.first:
             _write_json(self.folder / "result.json", result.to_dict())
@@ -441,7 +507,9 @@ def _finished(folder: Path, config: TrainConfig, identity: dict[str, str]) -> Re
     if not (folder / "result.json").exists():
         return None
     saved = read_json(folder / "result.json", "run's result")
-    if saved.keys() != Result.__dataclass_fields__.keys():
+    known = {field.name: field.default for field in fields(Result)}
+    needed = {name for name, default in known.items() if default is MISSING}
+    if not needed <= saved.keys() <= known.keys():
         raise CompletedpError(f"{str(folder / 'result.json')!r} is not a run's result: remove it")
     result = Result(**saved)
     return None if result.status == "stopped" else result

@@ -18,7 +18,7 @@ from completedp.training.config import TrainConfig
 
 RUN_OPTIONS = (
     *("seed", "clip", "micro_batch", "eval_every", "checkpoint_every", "log_every", "stop_after"),
-    *("device", "dtype", "compile", "parallel", "tensorboard", "wandb"),
+    *("device", "dtype", "compile", "parallel", "noise_every", "tensorboard", "wandb"),
 )
 """What says how a run goes, and not what it trains."""
 
@@ -42,7 +42,8 @@ def train(
 
     Model, data and loss are as for `search`. The other options are those of a run: seed, clip,
     micro_batch, eval_every, checkpoint_every, log_every, stop_after, device, dtype, compile,
-    parallel, tensorboard, wandb. Values come from the recipe: `recipe.with_values(lr=...)`.
+    parallel, noise_every, tensorboard, wandb. Values come from the recipe:
+    `recipe.with_values(lr=...)`.
 
         result = cdp.train(make, recipe, target, data="tokens", out="runs/a")
     """

@@ -1,0 +1,331 @@
+"""Fit the horizon: the token exponent of the learning-rate rule for one model and its data.
+
+Learning rates are swept at several numbers of tokens, and of tokens a step, in one study of listed
+trials; exponents.py fits the slopes. At a longer horizon a learning rate is reached by the exponent
+that gives it, so that betas, eps and weight decay are what a plan with that exponent would have;
+only where no exponent from 0 to 1 does, the rate alone goes further.
+
+Of the batch rule the exponent is reported and not put into the recipe. In the rule's derivation
+runs of different batches are steps of different length along one path, and for that to be so the
+exponent is 1/2: another one says that the batch is near its critical size, where no power holds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from completedp.apply.plan import Plan
+from completedp.common.errors import CompletedpError
+from completedp.common.files import write_text_atomically
+from completedp.common.process import only_process
+from completedp.evidence.config import HorizonConfig, HorizonGrid
+from completedp.evidence.exponents import Fit, Size, fit_exponent
+from completedp.evidence.horizon_result import BATCH, BOTH, TOKENS, TOLERANCE, HorizonResult
+from completedp.evidence.plots import horizon_svg
+from completedp.evidence.sweep import Point, run_points, space_around, spec_of_cells
+from completedp.studies.config import WorkerConfig
+from completedp.studies.run import open_study, start, start_from
+from completedp.studies.spec import Site
+from completedp.studies.store import Store
+from completedp.tasks.config import EVAL_EXAMPLES
+from completedp.tasks.losses import ModelLoss
+from completedp.tasks.task import REFERENCE, MakeModel, Task
+from completedp.theory.horizon import CRITICAL_BATCH
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+from completedp.training import loop
+from completedp.training.config import TrainConfig
+
+STUDY = "horizon"
+COORDINATES = ("lr/global",)
+MIDDLE = 0.25
+"""The token exponent that the learning rates tried are around."""
+CANDIDATES = (0.0, 0.25, 0.5)
+"""Exponents whose cost is told: no rule, half of the printed one, the printed one."""
+_MEASUREMENTS = 128
+"""Of the gradient's noise, in the run for it."""
+
+
+def fit_horizon(
+    make: MakeModel | str | None,
+    recipe: Recipe | None = None,
+    data: Any = None,
+    *,
+    base: Scale | None = None,
+    factors: Sequence[int] = HorizonGrid.factors,
+    batch_factors: Sequence[int] = HorizonGrid.batch_factors,
+    batch_growth: float | None = None,
+    octaves: Sequence[float] = HorizonGrid.octaves,
+    seeds: int = HorizonGrid.seeds,
+    noise: bool = True,
+    out: str | Path = "fitted.json",
+    store: str | None = None,
+    loss: ModelLoss | str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    context: int | None = None,
+    eval_examples: int = EVAL_EXAMPLES,
+    slots: int | None = None,
+    device: str = "auto",
+    compile: bool = True,
+    quiet: bool = False,
+) -> HorizonResult:
+    """The token exponent of a recipe's learning-rate rule, for this model and these data.
+
+    Model, data and loss are as for `search`. Trains at `factors` times the tokens of the recipe's
+    base, and at `batch_factors` times its batch. The recipe with the fitted exponent is written to
+    `out`, NAME.json, and all else to the folder NAME; the same call resumes.
+
+        found = cdp.fit_horizon(make, recipe, data="tokens")
+        print(found)
+        recipe = found.recipe
+    """
+    grid = HorizonGrid(
+        factors=tuple(factors),
+        batch_factors=tuple(batch_factors),
+        batch_growth=batch_growth,
+        octaves=tuple(octaves),
+        seeds=seeds,
+        noise=noise,
+    )
+    task, begin = start(
+        make,
+        data,
+        base=base,
+        recipe=recipe,
+        loss=loss,
+        context=context,
+        eval_examples=eval_examples,
+        overrides=overrides,
+    )
+    options = WorkerConfig(slots=slots, device=device, compile=compile)
+    return run_horizon(grid, task, begin, Path(out), options, store=store, quiet=quiet)
+
+
+def fit_horizon_from(config: HorizonConfig, options: WorkerConfig) -> HorizonResult:
+    """The fit that a config asks for."""
+    task, recipe = start_from(config)
+    grid = HorizonGrid(**{name: getattr(config, name) for name in HorizonGrid.__dataclass_fields__})
+    return run_horizon(grid, task, recipe, Path(config.out), options, store=config.store)
+
+
+def run_horizon(
+    grid: HorizonGrid,
+    task: Task,
+    recipe: Recipe,
+    out: Path,
+    options: WorkerConfig,
+    *,
+    store: str | None = None,
+    quiet: bool = False,
+) -> HorizonResult:
+    """Run what is not yet run, fit, and write the recipe, verdict.json and horizon.svg."""
+    out = out.expanduser()
+    _check(recipe, out)
+    folder = out.with_suffix("")
+    spec = spec_of_cells(COORDINATES, task, recipe)
+    curves = {what: _scales(grid, recipe, what) for what in (TOKENS, BOTH, BATCH)}
+    plans = _plans(grid, task, recipe, curves)  # what cannot be trained is said before anything is
+    with only_process(folder):
+        with Store(store or str(folder / "horizon.db")) as opened:
+            study = open_study(opened, STUDY, spec)
+            done = run_points(study, spec, task, plans, options, quiet=quiet)
+        noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
+        result = judge_horizon(grid, recipe, done, folder=folder, noise=noise)
+        text = json.dumps(result.to_dict(), indent=2, allow_nan=False)
+        write_text_atomically(folder / "verdict.json", text + "\n")
+        if find_spec("matplotlib") is not None:
+            write_text_atomically(folder / "horizon.svg", horizon_svg(result))
+        result.recipe.save(out)
+    return result
+
+
+def judge_horizon(
+    grid: HorizonGrid,
+    recipe: Recipe,
+    done: Mapping[Point, float],
+    *,
+    folder: Path,
+    noise: loop.Result | None = None,
+) -> HorizonResult:
+    """The exponents that the losses of all points have, and the recipe that follows."""
+    fits: dict[str, Fit] = {}
+    candidates = tuple(dict.fromkeys((*CANDIDATES, recipe.rules.token_exponent)))
+    for what in (TOKENS, BOTH, BATCH):
+        scales = _scales(grid, recipe, what)
+        if len(scales) > 1:
+            sizes = [_size(grid, done, what, factor) for factor in scales]
+            own = candidates if what != BATCH else CANDIDATES
+            fits[what] = fit_exponent(what, sizes, own)
+    batch = fits.get(BATCH)
+    holds = None if batch is None else _holds_to(batch)
+    result = HorizonResult(
+        grid=grid,
+        recipe=recipe,
+        before=recipe,
+        tokens=fits[TOKENS],
+        both=fits.get(BOTH),
+        batch=batch,
+        batch_holds_to=None if holds is None else round(holds * recipe.base.batch),
+        critical_batch=None if noise is None else noise.critical_batch,
+        critical_batch_error=None if noise is None else noise.critical_batch_error,
+        folder=folder,
+    )
+    return replace(result, recipe=_fitted_recipe(result))
+
+
+def _check(recipe: Recipe, out: Path) -> None:
+    if out.suffix != ".json":
+        raise CompletedpError(
+            f"out = {str(out)!r} must end in .json: it is the recipe that is written, and trials "
+            "go to the folder of that name without the ending"
+        )
+    rules = recipe.rules
+    if rules.parameterisation != "completedp" or not {TOKENS, BATCH} <= set(rules.axes):
+        raise CompletedpError(
+            f"the recipe's rules are {rules.parameterisation} along {', '.join(rules.axes)}, which "
+            "leaves tokens or batch out: there is no exponent to fit but of completedp's rules "
+            "along both"
+        )
+
+
+def _scales(grid: HorizonGrid, recipe: Recipe, what: str) -> dict[float, Scale]:
+    """What is trained along one line of growth, by its factor, the base first."""
+    base = recipe.base
+    if what == BATCH:
+        return {f: replace(base, batch=base.batch * f) for f in grid.batch_factors}
+    if what == BOTH and grid.batch_growth is None:
+        return {}
+    scales = {}
+    for factor in grid.factors:
+        more = factor ** (grid.batch_growth or 0.0) if what == BOTH else 1.0
+        scales[factor] = replace(base, batch=round(base.batch * more), tokens=base.tokens * factor)
+    return scales
+
+
+def _tried(grid: HorizonGrid, what: str, factor: float) -> list[float]:
+    """The learning rates at a size, in octaves from the base's.
+
+    Along with the tokens those are without the share that the batch rule has in them.
+    """
+    middle = (0.5 if what == BATCH else -MIDDLE) * math.log2(factor)
+    return [middle + octave for octave in grid.octaves]
+
+
+def _plans(
+    grid: HorizonGrid,
+    task: Task,
+    recipe: Recipe,
+    curves: Mapping[str, Mapping[float, Scale]],
+) -> dict[Point, tuple[Site, Plan]]:
+    """Every point with where it trains and its plan there; its octaves are what is left for the
+    learning rate alone, after the rules."""
+    space = space_around(recipe, COORDINATES)
+    found = {}
+    for what, scales in curves.items():
+        for factor, scale in scales.items():
+            task.data.examples(scale.batch)
+            for octave in _tried(grid, what, factor):
+                exponent, left = _reached(what, factor, octave)
+                rules = replace(recipe.rules, token_exponent=exponent)
+                site = Site(scale=scale, rules=rules)
+                moved = site.recipe(space.recipe(recipe, space.bounds.start + left))
+                planned = task.plan(moved, scale)
+                for seed in range(grid.seeds):
+                    found[_point(what, factor, octave, seed)] = site, planned
+    return found
+
+
+def _point(what: str, factor: float, octave: float, seed: int) -> Point:
+    exponent, left = _reached(what, factor, octave)
+    return Point(what, int(factor), f"token_exponent {exponent:g}", (left,), seed)
+
+
+def _reached(what: str, factor: float, octave: float) -> tuple[float, float]:
+    """The token exponent that gives a learning rate, and the octaves that it cannot give."""
+    doublings = math.log2(factor)
+    if what == BATCH or not doublings:
+        return 0.5, octave - (0.5 * doublings if what == BATCH else 0.0)
+    exponent = min(1.0, max(0.0, -octave / doublings))
+    return exponent, octave + exponent * doublings
+
+
+def _size(grid: HorizonGrid, done: Mapping[Point, float], what: str, factor: float) -> Size:
+    tried = _tried(grid, what, factor)
+    losses = [[done[_point(what, factor, o, seed)] for seed in range(grid.seeds)] for o in tried]
+    return Size(factor=factor, octaves=tuple(tried), losses=np.array(losses))
+
+
+def _holds_to(fit: Fit) -> float | None:
+    """The largest factor up to which the rule gives the base's best loss, but for `TOLERANCE`."""
+    base = fit.optima[0]
+    if base.octaves is None or base.loss is None:
+        return None
+    holds = 1.0
+    for size in fit.sizes[1:]:
+        loss = size.loss_at(base.octaves[0] + 0.5 * math.log2(size.factor))
+        if loss is None or loss > base.loss + TOLERANCE:
+            break
+        holds = size.factor
+    return holds
+
+
+def _noise_run(
+    task: Task, recipe: Recipe, folder: Path, options: WorkerConfig, quiet: bool
+) -> loop.Result | None:
+    """One ordinary run of the base, with the gradient's noise measured on the way.
+
+    A loss of the user's own need not be a mean over examples, and is not cut.
+    """
+    if task.loss is not None:
+        return None
+    sizes: dict[str, Any] = recipe.base.to_dict()
+    config = TrainConfig(
+        data=task.data.name,
+        out=str(folder / "noise"),
+        model=None if task.name == REFERENCE else task.name,
+        context=task.data.unit,
+        eval_sequences=task.eval_examples,
+        z_loss=task.z_loss,
+        device=options.device,
+        noise_every=max(1, recipe.base.steps // _MEASUREMENTS),
+        checkpoint_every=max(1, recipe.base.steps // 4),
+        **sizes,
+    )
+    return loop.train(config, task=task, recipe=recipe, quiet=quiet)
+
+
+def _fitted_recipe(result: HorizonResult) -> Recipe:
+    """The recipe with the fitted exponent, as far as the rules allow, and the evidence for it."""
+    fit, recipe = result.fitted, result.before
+    known: dict[str, float | str | None] = {
+        "horizon_grows": fit.what,
+        "horizon_tokens_to": recipe.base.tokens * fit.largest.factor,
+        "horizon_seeds": result.grid.seeds,
+        "horizon_token_exponent": fit.exponent,
+        "horizon_token_exponent_error": fit.error,
+        "horizon_batch_exponent": None if result.batch is None else result.batch.exponent,
+        "horizon_batch_exponent_error": None if result.batch is None else result.batch.error,
+        "horizon_batch_holds_to": result.batch_holds_to,
+        CRITICAL_BATCH: result.critical_batch if result.is_batch_known else None,
+        f"{CRITICAL_BATCH}_error": result.critical_batch_error if result.is_batch_known else None,
+    }
+    if fit.close is not None:
+        known["horizon_close_from"], known["horizon_close_to"] = fit.close
+    rest = {k: v for k, v in recipe.provenance.items() if k not in known}
+    evidence = {k: _rounded(v) for k, v in known.items() if v is not None}
+    found = replace(recipe, provenance=rest | evidence)
+    if fit.exponent is None:
+        return found
+    return found.with_rules(token_exponent=round(min(1.0, max(0.0, fit.exponent)), 3))
+
+
+def _rounded(value: float | str) -> float | str:
+    return float(f"{value:.4g}") if isinstance(value, float) else value

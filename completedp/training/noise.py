@@ -1,0 +1,144 @@
+"""The gradient's noise, measured while training: up to which batch does a larger one pay?
+
+A batch's gradient is made in two parts that are kept apart. What differs between them is noise,
+what they share is signal (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training"):
+
+    E|g1 - g2|^2 = noise x (1/b1 + 1/b2)        noise:  the trace of one token's covariance
+    E|g|^2       = signal + noise / b           signal: the squared mean gradient
+
+and noise / signal is a batch in tokens. Well below it, a batch of twice the size does in one step
+what two steps did; well above it, in one step what one did. Both are averaged before they are
+divided: the ratio of one step says little.
+
+Squares are taken in two ways. `noise_scale` is the paper's B_simple, of plain gradients.
+`critical_batch` weighs each entry by lr / (sqrt(v) + eps), which is by how much AdamW moves the
+weight for it. B_simple stands on the assumption that the curvature is the same in all directions,
+which AdamW's coordinates are meant to be nearer to; and it changes where a factor is moved from a
+tensor into the tensors around it, or where gradients shrink with the width, though the training is
+the same. The weighed one does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+WINDOW = 64
+"""Measurements that are averaged."""
+Squares = tuple[float, float, float, float]
+"""|g1 - g2|^2 and |g|^2, plain and then weighed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A batch in tokens, and its standard error (None where one is not known)."""
+
+    batch: float
+    error: float | None
+
+
+def parts_for_noise(parts: int, examples: int) -> int:
+    """Into how many equal parts to cut a step of so many micro-batches, so that there are two.
+
+    1 where a single example cannot be cut.
+    """
+    if parts > 1:
+        return parts
+    return next((n for n in range(2, math.isqrt(examples) + 1) if examples % n == 0), examples)
+
+
+def gradients(optimizer: Optimizer) -> list[Tensor | None]:
+    """A copy of every gradient so far."""
+    return [
+        None if p.grad is None else p.grad.detach().clone()
+        for group in optimizer.param_groups
+        for p in group["params"]
+    ]
+
+
+@torch.no_grad()
+def squares(
+    optimizer: Optimizer, first: Sequence[Tensor | None], share: float, ranks: int = 1
+) -> Tensor:
+    """`Squares` of the gradients there are now.
+
+    `first` are those after the first part, which has this share of the batch. Of sharded tensors
+    each rank counts its own shards, and of whole ones its fraction: the sum over ranks counts.
+    """
+    total: Tensor | None = None
+    parameters = [(p, group) for group in optimizer.param_groups for p in group["params"]]
+    for (parameter, group), begun in zip(parameters, first, strict=True):
+        state = optimizer.state.get(parameter)
+        if parameter.grad is None or not state:
+            continue
+        whole = _local(parameter.grad)
+        part = torch.zeros_like(whole) if begun is None else _local(begun)
+        apart = part / share - (whole - part) / (1.0 - share)
+        correction = 1.0 - group["betas"][1] ** float(state["step"])
+        size = (_local(state["exp_avg_sq"]) / correction).sqrt_().add_(group["eps"])
+        rate = float(group["initial_lr"])  # before the schedule, which is 0 now and then
+        found = torch.stack(
+            [
+                (x.square() * weight).sum(dtype=torch.float64)
+                for weight in (torch.ones_like(size), rate / size)
+                for x in (apart, whole)
+            ]
+        )
+        if not hasattr(parameter, "placements"):
+            found /= ranks
+        total = found if total is None else total + found
+    return torch.zeros(4) if total is None else total
+
+
+class NoiseWindow:
+    """The last measurements of a run."""
+
+    def __init__(self, batch: int, share: float, last: Sequence[Sequence[float]] = ()) -> None:
+        self.batch, self.share = batch, share
+        self.last: list[list[float]] = [list(row) for row in last]
+
+    def add(self, measured: Sequence[float]) -> None:
+        """One more; those of steps that diverged are left out."""
+        if all(math.isfinite(x) for x in measured) and any(measured):
+            self.last = [*self.last, list(measured)][-WINDOW:]
+
+    @property
+    def noise_scale(self) -> Estimate | None:
+        """Of plain gradients; None while nothing but noise is seen."""
+        return self._estimate(0)
+
+    @property
+    def critical_batch(self) -> Estimate | None:
+        """Of gradients as AdamW takes them."""
+        return self._estimate(2)
+
+    def _estimate(self, column: int) -> Estimate | None:
+        rows = [(row[column], row[column + 1]) for row in self.last]
+        apart, whole = (math.fsum(each) for each in zip(*rows, strict=True)) if rows else (0.0, 0.0)
+        found = self._ratio(apart, whole)
+        if found is None:
+            return None
+        without = [self._ratio(apart - one, whole - other) for one, other in rows]
+        known = [x for x in without if x is not None]
+        error = None
+        if len(rows) > 1 and len(known) == len(rows):  # jackknife
+            mean = math.fsum(known) / len(known)
+            spread = math.fsum((x - mean) ** 2 for x in known)
+            error = math.sqrt((len(rows) - 1) / len(rows) * spread)
+        return Estimate(batch=found, error=error)
+
+    def _ratio(self, apart: float, whole: float) -> float | None:
+        """Noise over signal, from sums of |g1 - g2|^2 and |g|^2; None without a signal."""
+        of_batch = apart * self.share * (1.0 - self.share)
+        signal = whole - of_batch
+        return self.batch * of_batch / signal if signal > 0 else None
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[attr-defined]
