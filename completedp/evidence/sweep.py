@@ -19,23 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from completedp.apply.plan import Plan
 from completedp.common.errors import CompletedpError
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.config import BASE, SweepConfig, SweepGrid
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
-from completedp.studies.cells import NAME as CELLS
-from completedp.studies.cells import Cell, add_cells, add_sites, read_cells
 from completedp.studies.config import WorkerConfig
-from completedp.studies.engines import Bounds
+from completedp.studies.listed import Wanted, list_trials, listed_spec, plan_of
 from completedp.studies.objective import Objective
 from completedp.studies.run import open_study, start, start_from
 from completedp.studies.session import work_shown
-from completedp.studies.space import Space, check_coordinates
 from completedp.studies.spec import Site, StudySpec
-from completedp.studies.store import Store, Study
+from completedp.studies.store import Store
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, Task
@@ -43,8 +39,6 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 STUDY = "sweep"
-_REACH = 64.0
-"""Octaves that no sweep goes beyond."""
 
 
 @dataclass(frozen=True, order=True)
@@ -167,12 +161,13 @@ def run_sweep(
     """Run what is not yet run, judge, and write verdict.json and sweep.svg."""
     require_matplotlib()
     folder = out.expanduser()
-    spec = _spec(grid, task, recipe)
-    plans = _plans(grid, task, recipe)  # what cannot be trained is said before anything is
+    spec = listed_spec(task, recipe, grid.coordinates)
+    _check_types(grid, task.types(recipe.base))
+    wanted = _wanted(grid, spec, task)  # what cannot be trained is said before anything is
     with only_process(folder), Store(store or str(folder / "sweep.db")) as opened:
         study = open_study(opened, STUDY, spec)
         objective = Objective(spec, task, options, study)
-        numbers = _listed(study, objective, plans)
+        numbers = list_trials(study, objective, wanted)
         work_shown(study, objective, title="sweep", quiet=quiet)
         losses = {row.number: row.loss for row in study.finished_since(0)}
         done = {point: losses[number] for point, number in numbers.items()}
@@ -247,22 +242,6 @@ def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
     return "\n".join(out)
 
 
-def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
-    """A study over the grid's coordinates; its cells may grow, and so are not part of it."""
-    check_coordinates(recipe, grid.coordinates)
-    _check_types(grid, task.types(recipe.base))
-    return StudySpec(
-        engine=CELLS,
-        seed=0,
-        stop_early=False,
-        space=_space(grid, recipe),
-        recipe=recipe,
-        sites=(),
-        task=task.identity(recipe.base),
-        trials=1,
-    )
-
-
 def _check_types(grid: SweepGrid, types: Sequence[str]) -> None:
     """Raise where a coordinate would change nothing, as the model has no tensor of its type."""
     for name in grid.coordinates:
@@ -274,9 +253,9 @@ def _check_types(grid: SweepGrid, types: Sequence[str]) -> None:
             )
 
 
-def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Site, Plan]]:
-    """Every point of the grid with where it trains and its plan there."""
-    space = _space(grid, recipe)
+def _wanted(grid: SweepGrid, spec: StudySpec, task: Task) -> dict[Point, Wanted]:
+    """Every point of the grid as a trial; what cannot be trained is said here."""
+    recipe = spec.recipe
     found = {}
     for axis, factor in grid.scales:
         scale = recipe.base
@@ -286,54 +265,11 @@ def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Sit
         for name in grid.parameterisations:
             site = Site(scale=scale, rules=replace(recipe.rules, parameterisation=name))
             for octaves in itertools.product(*grid.grid):
-                moved = site.recipe(space.recipe(recipe, space.bounds.start + octaves))
-                planned = task.plan(moved, scale)
+                plan_of(spec, task, Wanted(site=site, octaves=octaves, seed=0))
                 for seed in range(grid.seeds):
-                    found[Point(axis, factor, name, octaves, seed)] = site, planned
+                    point = Point(axis, factor, name, octaves, seed)
+                    found[point] = Wanted(site=site, octaves=octaves, seed=seed)
     return found
-
-
-def _space(grid: SweepGrid, recipe: Recipe) -> Space:
-    """Octaves count from where the recipe is, which a search may have moved."""
-    start = recipe.hyperparameters.vector(grid.coordinates)
-    bounds = Bounds(low=start - _REACH, high=start + _REACH, start=start)
-    return Space(kind=CELLS, coordinates=grid.coordinates, bounds=bounds)
-
-
-def _listed(
-    study: Study, objective: Objective, plans: Mapping[Point, tuple[Site, Plan]]
-) -> dict[Point, int]:
-    """The number of every point's trial; those that the study does not have yet are added."""
-    sites = add_sites(study, list(dict.fromkeys(site for site, _ in plans.values())))
-    known = {
-        _identity(objective.plan(cell.site, np.array(cell.point)), cell.seed): number
-        for number, cell in enumerate(read_cells(study))
-    }
-    cells: dict[Any, Cell] = {}
-    start = objective.space.bounds.start
-    for point, (site, planned) in plans.items():
-        identity = _identity(planned, point.seed)
-        if identity not in known and identity not in cells:
-            there = tuple((start + point.octaves).tolist())
-            cells[identity] = Cell(sites.index(site), there, point.seed)
-    # Larger scales first: they take longest, and what is slow last would run alone.
-    order = sorted(cells.values(), key=lambda cell: (-_work(sites[cell.site].scale), cell.site))
-    numbers = {cell: number for number, cell in enumerate(add_cells(study, order))}
-    known |= {identity: numbers[cell] for identity, cell in cells.items()}
-    return {point: known[_identity(planned, point.seed)] for point, (_, planned) in plans.items()}
-
-
-def _work(scale: Scale) -> float:
-    return float(scale.width**2 * scale.depth * scale.tokens)
-
-
-def _identity(planned: Plan, seed: int) -> Any:
-    """All that a trial's outcome depends on: equal for trials that are the same training."""
-    tensors = tuple(
-        (t.init_std, t.lr, t.weight_decay, t.eps, t.beta1, t.beta2) for t in planned.tensors
-    )
-    multipliers = (*planned.residual_multipliers, planned.output_multiplier)
-    return planned.target, seed, multipliers, tensors, planned.recipe.schedule
 
 
 def _without_infinities(losses: Any) -> Any:

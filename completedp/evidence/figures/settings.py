@@ -1,0 +1,37 @@
+"""Bases of the figures at each size. What a figure varies is its own; where it starts is here.
+
+`cpu` reads bytes of the standard library; `gpu` is meant for a BPE of 1,024 tokens, which leaves
+most of a small model's weights in its blocks; `paper` has the paper's base of 50M weights (width 512,
+depth 4, 33 tokens a weight). Its batch and context are not in the paper: those are ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from completedp.evidence.figures.figure import Setting
+from completedp.theory.scale import Scale
+
+
+def setting(
+    kind: str, *, width: int, depth: int, sequences: int, steps: int, **other: Any
+) -> Setting:
+    """A base of so many sequences a step, on the text of a size."""
+    context = CONTEXTS[kind]
+    batch = sequences * context
+    return Setting(
+        base=Scale(width=width, depth=depth, batch=batch, tokens=batch * steps),
+        context=context,
+        head_dim=HEADS[kind],
+        vocab=VOCABULARIES[kind],
+        eval_examples=EVALUATION[kind],
+        **other,
+    )
+
+
+CONTEXTS = {"tiny": 16, "cpu": 64, "gpu": 256, "paper": 1024}
+HEADS = {"tiny": 8, "cpu": 16, "gpu": 32, "paper": 64}
+VOCABULARIES = {"tiny": 257, "cpu": 257, "gpu": 1024, "paper": 50_304}
+EVALUATION = {"tiny": 8, "cpu": 256, "gpu": 256, "paper": 1024}
+PAPER: dict[str, int] = {"width": 512, "depth": 4, "sequences": 128, "steps": 12_512}
+"""1.64B tokens."""
