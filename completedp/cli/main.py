@@ -32,6 +32,7 @@ from completedp.cli import (  # noqa: F401 - each enters itself in VERBS
     coordcheck,
     search,
     sweep,
+    figure,
     bench,
     doctor,
 )

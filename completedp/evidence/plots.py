@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from completedp.common.extras import import_extra
-from completedp.evidence.config import SweepGrid
-from completedp.evidence.result import CheckResult
-from completedp.evidence.rows import Row
+
+if TYPE_CHECKING:
+    from completedp.evidence.config import SweepGrid
+    from completedp.evidence.result import CheckResult
+    from completedp.evidence.rows import Row
 
 _QUANTITY_TITLES = {
     "own": "own contribution to the output",
@@ -26,7 +28,7 @@ def check_svg(result: CheckResult, quantities: Sequence[str] = tuple(_QUANTITY_T
     names = list(dict.fromkeys(row.parameterisation for row in measured))
     along = list(dict.fromkeys(row.axis for row in measured))
     quantities = list(dict.fromkeys(row.quantity for row in measured))
-    plt = _pyplot()
+    plt = pyplot()
     columns = [(name, quantity) for name in names for quantity in quantities]
     figure, axes = plt.subplots(
         len(along),
@@ -57,7 +59,7 @@ def curves_svg(
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str
 ) -> str:
     """Named curves in one panel."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, panel = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for name, (xs, ys) in curves.items():
         panel.plot(xs, ys, label=name, linewidth=1.4)
@@ -70,7 +72,7 @@ def curves_svg(
 
 def search_svg(studies: Mapping[str, Sequence[Any]]) -> str:
     """Losses of studies' trials as they finished: whole ones as dots, the best so far as a line."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, panels = plt.subplots(
         1,
         len(studies),
@@ -102,7 +104,7 @@ def sweep_svg(config: SweepGrid, lines: Sequence[Any]) -> str:
     With one hyperparameter a panel has a curve per scale; with two, a map at the largest scale,
     with the base's optimum and its own.
     """
-    plt = _pyplot()
+    plt = pyplot()
     names, rows = config.parameterisations, config.axes
     figure, axes = plt.subplots(
         len(rows),
@@ -194,7 +196,8 @@ def require_matplotlib() -> None:
     import_extra("matplotlib", "drawing plots")
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib.pyplot without a screen, for SVG that is small and always the same."""
     require_matplotlib()
     import matplotlib
 
@@ -208,12 +211,12 @@ def _pyplot() -> Any:
 
 def new_figure(columns: int) -> tuple[Any, Any]:
     """A figure with panels side by side, for scripts that draw their own."""
-    return _pyplot().subplots(1, columns, figsize=(4.8 * columns, 3.4), layout="constrained")
+    return pyplot().subplots(1, columns, figsize=(4.8 * columns, 3.4), layout="constrained")
 
 
 def svg_text(figure: Any) -> str:
     """A figure as SVG; it is closed."""
-    return _svg(_pyplot(), figure)
+    return _svg(pyplot(), figure)
 
 
 def _svg(plt: Any, figure: Any) -> str:

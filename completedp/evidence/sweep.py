@@ -25,8 +25,9 @@ from completedp.common.process import only_process
 from completedp.evidence.config import BASE, SweepConfig, SweepGrid
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
+from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
-from completedp.studies.listed import Wanted, list_trials, listed_spec, plan_of
+from completedp.studies.listed import list_trials, listed_spec, plan_of
 from completedp.studies.objective import Objective
 from completedp.studies.run import open_study, start, start_from
 from completedp.studies.session import work_shown

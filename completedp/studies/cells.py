@@ -32,6 +32,15 @@ class Cell:
     seed: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A trial to be run: where, octaves from the recipe's own values, seed."""
+
+    site: Site
+    octaves: tuple[float, ...]
+    seed: int
+
+
 class Cells(Engine):
     """Proposes what the study's list says."""
 

@@ -7,18 +7,17 @@ once, whoever asks for them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from completedp.apply.plan import Plan
 from completedp.studies.cells import NAME as CELLS
-from completedp.studies.cells import Cell, add_cells, add_sites, read_cells
+from completedp.studies.cells import Cell, Wanted, add_cells, add_sites, read_cells
 from completedp.studies.engines import Bounds
 from completedp.studies.objective import Objective
 from completedp.studies.space import Space, check_coordinates
-from completedp.studies.spec import Site, StudySpec
+from completedp.studies.spec import StudySpec
 from completedp.studies.study import Study
 from completedp.tasks.task import Task
 from completedp.theory.recipe import Recipe
@@ -27,15 +26,6 @@ from completedp.theory.scale import Scale
 Name = TypeVar("Name")
 _REACH = 64.0
 """Octaves that no list goes beyond."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A trial to be run: where, octaves from the recipe's own values, seed."""
-
-    site: Site
-    octaves: tuple[float, ...]
-    seed: int
 
 
 def listed_spec(task: Task, recipe: Recipe, coordinates: Sequence[str]) -> StudySpec:

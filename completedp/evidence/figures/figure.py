@@ -65,9 +65,7 @@ def judged(
             verdict = FAIL
     if measured is not None and not math.isfinite(measured):
         measured = low = high = None
-    return Finding(
-        claim=claim, measured=measured, low=low, high=high, unit=unit, verdict=verdict
-    )
+    return Finding(claim=claim, measured=measured, low=low, high=high, unit=unit, verdict=verdict)
 
 
 def size_of_change(change: float, half: float) -> tuple[float, float]:

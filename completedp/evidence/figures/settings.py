@@ -1,8 +1,8 @@
 """Bases of the figures at each size. What a figure varies is its own; where it starts is here.
 
 `cpu` reads bytes of the standard library; `gpu` is meant for a BPE of 1,024 tokens, which leaves
-most of a small model's weights in its blocks; `paper` has the paper's base of 50M weights (width 512,
-depth 4, 33 tokens a weight). Its batch and context are not in the paper: those are ours.
+most of a small model's weights in its blocks; `paper` has the paper's base of 50M weights (width
+512, depth 4, 33 tokens a weight). Its batch and context are not in the paper: those are ours.
 """
 
 from __future__ import annotations

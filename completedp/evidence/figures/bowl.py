@@ -1,0 +1,97 @@
+"""Bowl: a curve of loss over octaves of a hyperparameter, measured where its bottom is.
+
+One seed over the whole range finds about where the bottom is; the other seeds are trained around it
+alone. A bottom at an end of the range moves the range on, and beside a value that diverges the step
+is halved. What is to be trained next depends on the losses alone, so a sweep resumes as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from completedp.evidence.optimum import Optimum, find_optimum, loss_at
+
+Losses = Mapping[float, Mapping[int, float]]
+"""By octaves, then by seed; infinite where a trial diverged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Where a curve is measured, and with how many seeds around its bottom."""
+
+    octaves: tuple[float, ...]
+    """Even steps, where one seed is trained."""
+    seeds: int
+    reach: float = 8.0
+    """Octaves from 0 that the range may move on to."""
+
+    @property
+    def step(self) -> float:
+        """Between neighbours."""
+        return self.octaves[1] - self.octaves[0]
+
+    @property
+    def trials(self) -> int:
+        """About how many it takes: the range, and the other seeds at three or four points."""
+        return len(self.octaves) + round(3.5 * (self.seeds - 1))
+
+
+def next_points(losses: Losses, over: Range) -> list[tuple[float, int]]:
+    """The octaves and seeds to train next; none when the bottom has been measured, or cannot be."""
+    if not losses:
+        return [(octave, 0) for octave in over.octaves]
+    means = mean_losses(losses)
+    there = sorted(means)
+    lowest = min(there, key=means.__getitem__)
+    if not math.isfinite(means[lowest]):  # everything diverges: smaller values may not
+        return [] if there[0] - over.step < -over.reach else [(there[0] - over.step, 0)]
+    place = there.index(lowest)
+    left = there[place - 1] if place else lowest - over.step
+    right = there[place + 1] if place + 1 < len(there) else lowest + over.step
+    wanted = [lowest]
+    for side in (left, right):
+        if abs(side) > over.reach:
+            continue
+        if math.isfinite(means.get(side, 0.0)):
+            wanted.append(side)
+        elif abs(side - lowest) > over.step / 4:
+            wanted.append((side + lowest) / 2)
+    return [
+        (octave, seed)
+        for octave in wanted
+        for seed in range(over.seeds)
+        if seed not in losses.get(octave, {})
+    ]
+
+
+def mean_losses(losses: Losses) -> dict[float, float]:
+    """Over the seeds that there are."""
+    return {octave: float(np.mean(list(seeds.values()))) for octave, seeds in losses.items()}
+
+
+def bottom(losses: Losses, over: Range) -> Optimum:
+    """The optimum, from the points that all seeds were trained at."""
+    whole = sorted(octave for octave, seeds in losses.items() if len(seeds) >= over.seeds)
+    found = [[losses[octave][seed] for seed in range(over.seeds)] for octave in whole]
+    if not whole:
+        return Optimum(octaves=None, errors=None, loss=None)
+    return find_optimum([np.array(whole)], np.array(found))
+
+
+def loss_there(losses: Losses, octave: float) -> float:
+    """The mean loss at any octave within the curve; infinite beyond it."""
+    means = mean_losses(losses)
+    there = sorted(octave for octave in means if math.isfinite(means[octave]))
+    if not there or not there[0] <= octave <= there[-1]:
+        return math.inf
+    column = np.array([[means[o]] for o in there])
+    return loss_at([np.array(there)], column, [octave])
+
+
+def planned_octaves(low: float, high: float, step: float = 1.0) -> tuple[float, ...]:
+    """Even steps from low to high."""
+    return tuple(np.arange(low, high + step / 2, step).tolist())

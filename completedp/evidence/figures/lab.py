@@ -1,0 +1,141 @@
+"""Lab: where a figure's trials are trained. Its studies are in one store, so that they resume."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from completedp.common.errors import CompletedpError
+from completedp.evidence.figures.figure import TINY, Setting
+from completedp.lm.prepare import prepare_source
+from completedp.lm.reference import ReferenceModel
+from completedp.lm.shape import Shape
+from completedp.studies.cells import Wanted
+from completedp.studies.config import WorkerConfig
+from completedp.studies.listed import list_trials, listed_spec, plan_of
+from completedp.studies.objective import Objective
+from completedp.studies.run import open_study
+from completedp.studies.session import work_shown
+from completedp.studies.store import Store, Study
+from completedp.tasks.task import Task, make_task
+from completedp.theory.recipe import Recipe
+
+Name = TypeVar("Name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a trial ended."""
+
+    loss: float
+    """On held-out text; infinite where it diverged."""
+    last: float
+    """The training loss of its last stable steps."""
+
+
+class Lab:
+    """A store of studies, the text and the model that they train on, and how."""
+
+    def __init__(
+        self,
+        name: str,
+        size: str,
+        store: Store,
+        *,
+        data: Any,
+        model: Any = None,
+        options: WorkerConfig,
+        quiet: bool = False,
+    ) -> None:
+        self.name, self.size, self.store = name, size, store
+        self.data, self.model, self.options, self.quiet = data, model, options, quiet
+
+    def task(self, setting: Setting, shape: Mapping[str, Any] | None = None) -> Task:
+        """What is trained; `shape` changes the reference model's."""
+        if self.model is not None and shape:
+            raise CompletedpError(
+                f"{self.name} changes the reference model's {', '.join(shape)}: leave --model out"
+            )
+        return make_task(
+            self.model,
+            self.data,
+            context=setting.context,
+            shape=Shape(head_dim=setting.head_dim, **(shape or {})),
+            eval_examples=setting.eval_examples,
+        )
+
+    def recipe(self, task: Task, setting: Setting) -> Recipe:
+        """The setting's global values at its base.
+
+        The reference model's embedding starts near 1, or its first blocks would drown it; a model
+        of the user's own starts as they usually do.
+        """
+        if not isinstance(task.make, ReferenceModel):
+            own = {name: setting.values[name] for name in ("lr", "weight_decay")}
+            return task.recipe(setting.base, **own)
+        recipe = task.recipe(setting.base, **setting.values)
+        log2 = {"init_std/type/embedding": 3.0}
+        return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
+
+    def listed(
+        self, name: str, task: Task, recipe: Recipe, coordinates: Sequence[str]
+    ) -> ListedStudy:
+        """A study of listed trials that vary some coordinates."""
+        return ListedStudy(self, name, task, recipe, coordinates)
+
+
+class ListedStudy:
+    """Trials of one task around one recipe, trained when they are asked for."""
+
+    def __init__(
+        self, lab: Lab, name: str, task: Task, recipe: Recipe, coordinates: Sequence[str]
+    ) -> None:
+        self._lab, self.recipe, self.task = lab, recipe, task
+        self._spec = listed_spec(task, recipe, coordinates)
+        self._study: Study = open_study(lab.store, name, self._spec)
+        self._objective = Objective(self._spec, task, lab.options, self._study)
+
+    def check(self, wanted: Wanted) -> None:
+        """Raise where a trial cannot be trained."""
+        self.task.data.examples(wanted.site.scale.batch)
+        plan_of(self._spec, self.task, wanted)
+
+    def trained(self, wanted: Mapping[Name, Wanted]) -> dict[Name, Ended]:
+        """How each ended; those that are not trained yet are trained now."""
+        numbers = list_trials(self._study, self._objective, wanted)
+        counts = self._study.counts()
+        if counts["finished"] < counts["budget"]:
+            title = f"{self._lab.name}: {self._study.name}"
+            work_shown(self._study, self._objective, title=title, quiet=self._lab.quiet)
+        every = {row.number: row for row in self._study.finished_since(0, curves=True)}
+        return {name: _ended(every[number]) for name, number in numbers.items()}
+
+
+def _ended(row: Any) -> Ended:
+    last = [] if row.curve is None else row.curve[-_LAST:].tolist()
+    return Ended(loss=row.loss, last=sum(last) / len(last) if last else math.inf)
+
+
+_LAST = 8
+"""Steps over which a last training loss is averaged."""
+
+
+def stdlib_tokens(out: Path) -> str:
+    """A folder of the standard library's sources as bytes, made once."""
+    folder = str(out / "data")
+    prepare_source("stdlib", folder, tokenizer="bytes", valid_fraction=0.03)
+    return folder
+
+
+def data_for(size: str, data: str | None, out: Path) -> str:
+    """The user's tokens; at the sizes of a CPU the standard library's sources will do."""
+    if data is not None:
+        return data
+    if size not in (TINY, "cpu"):
+        raise CompletedpError(
+            f"--size {size} needs text of yours: give --data, a folder made by `completedp data`"
+        )
+    return stdlib_tokens(out)
