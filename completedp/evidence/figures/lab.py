@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from completedp.common.errors import CompletedpError
 from completedp.evidence.figures.figure import TINY, Setting
 from completedp.lm.prepare import prepare_source
@@ -32,8 +34,11 @@ class Ended:
 
     loss: float
     """On held-out text; infinite where it diverged."""
+    first: float
+    lowest: float
     last: float
-    """The training loss of its last stable steps."""
+    """Training losses: of the first step, the lowest over some steps, and of the last stable ones;
+    infinite where there was no stable step."""
 
 
 class Lab:
@@ -115,12 +120,18 @@ class ListedStudy:
 
 
 def _ended(row: Any) -> Ended:
-    last = [] if row.curve is None else row.curve[-_LAST:].tolist()
-    return Ended(loss=row.loss, last=sum(last) / len(last) if last else math.inf)
+    curve = np.array([] if row.curve is None else row.curve, dtype=np.float64)
+    if not len(curve):
+        return Ended(loss=row.loss, first=math.inf, lowest=math.inf, last=math.inf)
+    over = min(_OVER, len(curve))
+    means = np.convolve(curve, np.full(over, 1 / over), mode="valid")
+    return Ended(
+        loss=row.loss, first=float(curve[0]), lowest=float(means.min()), last=float(means[-1])
+    )
 
 
-_LAST = 8
-"""Steps over which a last training loss is averaged."""
+_OVER = 8
+"""Steps over which training losses are averaged."""
 
 
 def stdlib_tokens(out: Path) -> str:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from completedp.common.errors import CompletedpError
-from completedp.evidence.figures import lr_batch, lr_depth, lr_tokens, lr_width, sde, wd_batch
+from completedp.evidence.figures import (
+    landscape,
+    lr_batch,
+    lr_depth,
+    lr_tokens,
+    lr_width,
+    sde,
+    wd_batch,
+)
 from completedp.evidence.figures.figure import Figure
 
 FIGURES: dict[str, Figure] = {
@@ -15,6 +23,7 @@ FIGURES: dict[str, Figure] = {
         wd_batch.FIGURE,
         lr_tokens.FIGURE,
         sde.FIGURE,
+        landscape.FIGURE,
     )
 }
 

@@ -353,42 +353,29 @@ def _power_law(panel: Any, x: Sequence[float], y: Sequence[float], colour: str) 
 
 def _laws(panel: Any, numbers: Mapping[str, Any]) -> None:
     batches = numbers["batches"]
-    for name, colour in (("rule", BLUE), ("no rule", GREY)):
-        panel.plot(
-            batches,
-            numbers["continuous"][name],
-            "-",
-            color=colour,
-            linewidth=1.6,
-            label=f"{name}: the SDE",
-        )
-        panel.plot(
-            batches,
-            numbers["momentum"][name],
-            ":",
-            color=colour,
-            linewidth=1.8,
-            label=f"{name}: steps with momentum",
-        )
-        errors = [2 * error for error in numbers["sampled_errors"][name]]
+    for name, colour, label in (("rule", BLUE, "the rule"), ("no rule", GREY, "no rule")):
+        exact, steps = numbers["continuous"][name], numbers["momentum"][name]
+        panel.plot(batches, exact, "-", color=colour, linewidth=1.6, label=label)
+        panel.plot(batches, steps, ":", color=colour, linewidth=1.8)
         panel.errorbar(
             batches,
             numbers["sampled"][name],
-            yerr=errors,
+            yerr=[2 * error for error in numbers["sampled_errors"][name]],
             fmt="o",
             color=colour,
             markersize=4.5,
             capsize=2,
             markeredgecolor=INK,
             markeredgewidth=0.6,
-            label=f"{name}: AdamW",
         )
+    panel.plot([], [], ":", color=QUIET, label="steps with momentum")
+    panel.plot([], [], "o", color=QUIET, markersize=4.5, label="AdamW, sampled")
     factors_axis(panel, batches)
     panel.set_yscale("log", base=2)
     panel.set_title("the batch rule", loc="left")
     panel.set_xlabel("batch, at the same tokens")
     panel.set_ylabel("expected loss at the end")
-    panel.legend(fontsize=7, loc="center right")
+    panel.legend(fontsize=7, loc="upper left")
 
 
 def _decays(panel: Any, numbers: Mapping[str, Any]) -> None:

@@ -199,7 +199,7 @@ class Sweep:
     ) -> str:
         count = len(at.lines) + 1
         columns = min(count, 5 if count in (5, 9, 10) else 4)
-        limits = _loss_limits(measured)
+        limits = _loss_limits(measured, rows)
         below = said(at, self.vary)
         with canvas(math.ceil(count / columns), columns, self.claim, below, panel=(3.0, 2.9)) as (
             figure,
@@ -397,12 +397,15 @@ def _x_label(vary: str, line: Line) -> str:
     return name if any(a in line.rules.axes for a in line.grows) else words(vary)
 
 
-def _loss_limits(measured: Mapping[Curve, Losses]) -> tuple[float, float]:
+def _loss_limits(
+    measured: Mapping[Curve, Losses], rows: Mapping[Line, Sequence[Row]]
+) -> tuple[float, float]:
     """From the lowest loss to somewhat above the worst of the bottoms."""
     lowest = [min(mean_losses(losses).values()) for losses in measured.values() if losses]
+    lowest += [row.loss for of_line in rows.values() for row in of_line if row.loss is not None]
     lowest = [loss for loss in lowest if math.isfinite(loss)] or [0.0, 1.0]
-    room = max(0.25, 0.9 * (max(lowest) - min(lowest)))
-    return min(lowest) - 0.06 * room, max(lowest) + room
+    room = max(0.1, 0.9 * (max(lowest) - min(lowest)))
+    return min(lowest) - 0.08 * room, max(lowest) + room
 
 
 def _draw_line(
