@@ -34,6 +34,7 @@ from completedp.training.trials import (
     Key,
     Outcome,
     Progress,
+    State,
     Stop,
     Trial,
     diverged,
@@ -176,7 +177,7 @@ class Slots:
             for slot, trial in running.items():
                 if diverged(curves[slot]):
                     ended[slot] = "diverged"
-                elif len(curves[slot]) == trial.steps:
+                elif len(curves[slot]) == trial.length:
                     ended[slot] = "ok"
             if stop is not None:
                 going = [slot for slot in running if slot not in ended]
@@ -186,19 +187,26 @@ class Slots:
                 losses, trial = curves.pop(slot), running.pop(slot)
                 if status == "diverged":
                     losses = losses[: first_bad(losses)]
-                yield Outcome(trial=trial, status=status, losses=losses, valid_loss=valid.get(slot))
+                keeps = status == "ok" and trial.until is not None
+                yield Outcome(
+                    trial=trial,
+                    status=status,
+                    losses=losses,
+                    valid_loss=valid.get(slot),
+                    state=self._state(slot, trial.last) if keeps else None,
+                )
 
     def _turn(
         self, running: dict[int, Trial[Key]], curves: dict[int, list[float]]
     ) -> tuple[int, dict[int, float]]:
         """Some steps of all, added to their curves: how many, and losses of those that are done."""
         # To where the next trial ends, so that its slot is not idle for a step.
-        left = min(trial.steps - len(curves[slot]) for slot, trial in running.items())
+        left = min(trial.length - len(curves[slot]) for slot, trial in running.items())
         steps = min(left, CHECK_EVERY)
         recent = torch.stack([self.train_step() for _ in range(steps)], dim=1).tolist()
         for slot, losses in curves.items():
             losses += recent[slot]
-        whole = [slot for slot, trial in running.items() if len(curves[slot]) == trial.steps]
+        whole = [slot for slot, trial in running.items() if len(curves[slot]) == trial.length]
         return steps, self._evaluate([slot for slot in whole if not diverged(curves[slot])])
 
     @torch.no_grad()
@@ -216,10 +224,21 @@ class Slots:
             raise CompletedpError(
                 f"a trial of {trial.steps} steps does not fit a stack of {self.max_steps}"
             )
+        if not 0 <= trial.first < trial.last <= trial.steps:
+            raise CompletedpError(
+                f"a trial of {trial.steps} steps cannot be trained from step {trial.first} until "
+                f"{trial.last}"
+            )
         for index, tensor in enumerate(plan.tensors):
-            self._parameters[tensor.name][slot].copy_(draw(tensor, trial.seed))
-            self._first[index][slot].zero_()
-            self._second[index][slot].zero_()
+            weights = self._parameters[tensor.name][slot]
+            if trial.begin is None:
+                weights.copy_(draw(tensor, trial.seed))
+                self._first[index][slot].zero_()
+                self._second[index][slot].zero_()
+            else:
+                there = (weights, self._first[index][slot], self._second[index][slot])
+                for mine, begun in zip(there, trial.begin.tensors[index], strict=True):
+                    mine.copy_(begun)
         for name, values in self._values.items():
             attribute = "torch_weight_decay" if name == "weight_decay" else name
             of_trial = [getattr(tensor, attribute) for tensor in plan.tensors]
@@ -227,10 +246,19 @@ class Slots:
         for name, value in plan.buffers.items():
             if name in self._buffers:
                 self._buffers[name][slot] = torch.tensor(value, dtype=torch.float64)
-        schedule = [plan.recipe.schedule(step, trial.steps) for step in range(trial.steps)]
-        self._schedule[slot, : trial.steps] = torch.tensor(schedule, dtype=torch.float64)
-        self._feed.fill(slot, trial.seed, trial.steps)
-        self._step[slot] = 0
+        steps = range(trial.first, trial.last)
+        schedule = [plan.recipe.schedule(step, trial.steps) for step in steps]
+        self._schedule[slot, steps.start : steps.stop] = torch.tensor(schedule, dtype=torch.float64)
+        self._feed.fill(slot, trial.seed, steps)
+        self._step[slot] = trial.first
+
+    def _state(self, slot: int, step: int) -> State:
+        """A copy of where a slot is."""
+        stacked = zip(self._parameters.values(), self._first, self._second, strict=True)
+        tensors = tuple(
+            (p[slot].detach().clone(), m[slot].clone(), v[slot].clone()) for p, m, v in stacked
+        )
+        return State(step=step, tensors=tensors)
 
     def prepare(self) -> None:
         """Compile and record the program, where that is not done yet; slots are empty after it."""

@@ -103,6 +103,14 @@ class ListedStudy:
         self._study: Study = open_study(lab.store, name, self._spec)
         self._objective = Objective(self._spec, task, lab.options, self._study)
 
+    def note(self, key: str) -> dict[str, Any] | None:
+        """What was noted in the study."""
+        return self._study.get_note(key)
+
+    def set_note(self, key: str, value: Mapping[str, Any]) -> None:
+        """Note something in the study."""
+        self._study.set_note(key, value)
+
     def check(self, wanted: Wanted) -> None:
         """Raise where a trial cannot be trained."""
         self.task.data.examples(wanted.site.scale.batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from completedp.common.errors import CompletedpError
 from completedp.evidence.figures import (
+    annealing,
     landscape,
     lr_batch,
     lr_depth,
@@ -22,6 +23,7 @@ FIGURES: dict[str, Figure] = {
         lr_batch.FIGURE,
         wd_batch.FIGURE,
         lr_tokens.FIGURE,
+        annealing.FIGURE,
         sde.FIGURE,
         landscape.FIGURE,
     )
