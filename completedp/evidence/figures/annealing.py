@@ -250,7 +250,10 @@ def _draw(
             )
             left.plot(horizon, heights[-1], "o", color=colour, markersize=5)
         left.set_xlabel("interval")
-        left.set_ylabel("log2 of the learning rate")
+        rates = [at.setting.values["lr"] * STEP_DOWN**-level for level in range(at.levels)]
+        left.set_yticks([math.log2(rate) for rate in rates], [f"{rate:.2g}" for rate in rates])
+        left.set_ylim(math.log2(rates[-1]) - 0.5, math.log2(rates[0]) + 0.5)
+        left.set_ylabel("learning rate")
         left.set_title("the best schedule of each horizon", loc="left")
         left.legend(title="intervals", loc="lower left")
         for colour, horizon in zip(colours, best, strict=True):

@@ -16,10 +16,11 @@ from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
 from completedp.studies.cells import Wanted
-from completedp.studies.config import WorkerConfig
+from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.listed import list_trials, listed_spec, plan_of
-from completedp.studies.objective import Objective
-from completedp.studies.run import open_study
+from completedp.studies.objective import Objective, search_spec
+from completedp.studies.registry import DEFAULT_ENGINE
+from completedp.studies.run import best, open_study
 from completedp.studies.session import work_shown
 from completedp.studies.store import Store, Study
 from completedp.tasks.task import Task, make_task
@@ -90,6 +91,43 @@ class Lab:
     ) -> ListedStudy:
         """A study of listed trials that vary some coordinates."""
         return ListedStudy(self, name, task, recipe, coordinates)
+
+    def searched(
+        self,
+        name: str,
+        task: Task,
+        recipe: Recipe,
+        *,
+        space: str,
+        tunables: Sequence[str],
+        trials: int,
+        seeds: int,
+    ) -> Recipe:
+        """What a search from a recipe recommends, on fresh seeds; the recipe where that is best."""
+        spec = search_spec(
+            task,
+            recipe,
+            trials=trials,
+            space=space,
+            tunables=tunables,
+            reach=REACH,
+            targets=(),
+            engine=DEFAULT_ENGINE,
+            seed=0,
+            stop_early=False,
+        )
+        study = open_study(self.store, name, spec)
+        note = study.get_note(_FOUND)
+        if note is None:
+            objective = Objective(spec, task, self.options)
+            work_shown(study, objective, title=f"{self.name}: {name}", quiet=self.quiet)
+            note = best(study, objective, seeds=seeds).recipe.to_dict()
+            study.set_note(_FOUND, note)
+        return Recipe.from_dict(note)
+
+
+_FOUND = "found"
+"""The note of a search that holds the recipe it ended with."""
 
 
 class ListedStudy:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from completedp.common.errors import CompletedpError
 from completedp.evidence.figures import (
     annealing,
+    base_size,
+    global_baseline,
     landscape,
     lr_batch,
     lr_depth,
     lr_tokens,
     lr_width,
+    module_transfer,
     sde,
+    tokens_law,
     wd_batch,
 )
 from completedp.evidence.figures.figure import Figure
@@ -23,9 +27,13 @@ FIGURES: dict[str, Figure] = {
         lr_batch.FIGURE,
         wd_batch.FIGURE,
         lr_tokens.FIGURE,
+        tokens_law.FIGURE,
         annealing.FIGURE,
         sde.FIGURE,
         landscape.FIGURE,
+        module_transfer.FIGURE,
+        base_size.FIGURE,
+        global_baseline.FIGURE,
     )
 }
 

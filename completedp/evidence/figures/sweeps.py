@@ -248,6 +248,18 @@ def measure(lab: Lab, at: SweepSize, vary: str) -> dict[Curve, Losses]:
     return {curve: measured[curve] for curve in curves}
 
 
+def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
+    """The base's best learning rate, in octaves from the setting's value.
+
+    The lowest one measured where it is not bracketed.
+    """
+    line = Line(name="base", colour=INK, grows=("width",))
+    at = SweepSize(setting=setting, over=over, factors=(1,), lines=(line,))
+    losses = measure(lab, at, "lr")[Curve(line, 1)]
+    found, means = bottom(losses, over).octaves, mean_losses(losses)
+    return min(means, key=means.__getitem__) if found is None else found[0]
+
+
 def _bottoms(
     study: ListedStudy, curves: Sequence[Curve], scale: Scale, over: Range
 ) -> dict[Curve, dict[float, dict[int, float]]]:
