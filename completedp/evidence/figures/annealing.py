@@ -64,7 +64,7 @@ class Annealing:
     claim: str = (
         "The best learning-rate schedule of a short run is never the beginning of a longer run's"
     )
-    paper: str = "Figure 6"
+    paper: str = "Figure 7"
     sizes: Mapping[str, AnnealingSize]
 
     def cost(self, size: str) -> Cost:
@@ -289,7 +289,9 @@ FIGURE = Annealing(
             seeds=2,
         ),
         "cpu": AnnealingSize(
-            setting=setting("cpu", width=32, depth=2, sequences=4, steps=400),
+            setting=setting(
+                "cpu", width=32, depth=2, sequences=4, steps=400, changed={"lr": 2.0**-5}
+            ),
             levels=4,
             intervals=8,
             horizons=(2, 4, 6, 8),
@@ -297,12 +299,7 @@ FIGURE = Annealing(
         ),
         "gpu": AnnealingSize(
             setting=setting(
-                "gpu",
-                width=64,
-                depth=4,
-                sequences=8,
-                steps=4096,
-                values={"lr": 2.0**-6, "weight_decay": 0.05, "eps": 1e-10, "init_std": 0.1},
+                "gpu", width=64, depth=4, sequences=8, steps=4096, changed={"lr": 2.0**-6}
             ),
             levels=5,
             intervals=16,
@@ -311,7 +308,9 @@ FIGURE = Annealing(
         ),
         "paper": AnnealingSize(
             # GPT-2 of 121M weights; 16 intervals of 77M tokens.
-            setting=setting("paper", width=768, depth=12, sequences=128, steps=9408),
+            setting=setting(
+                "paper", width=768, depth=12, sequences=128, steps=9408, changed={"lr": 0.0015}
+            ),
             levels=5,
             intervals=16,
             horizons=(2, 4, 8, 12, 16),

@@ -51,7 +51,7 @@ class BaseSize:
         "A learning rate tuned on too small a model costs a little on a large one, and nothing "
         "from some size on"
     )
-    paper: str = "Figure 10 (suboptimality of learning rates identified at too small scales)"
+    paper: str = "Figure 12"
     sizes: Mapping[str, BaseSizes]
 
     def cost(self, size: str) -> Cost:

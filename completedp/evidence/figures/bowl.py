@@ -48,15 +48,16 @@ def next_points(losses: Losses, over: Range) -> list[tuple[float, int]]:
     there = sorted(means)
     lowest = min(there, key=means.__getitem__)
     if not math.isfinite(means[lowest]):  # everything diverges: smaller values may not
-        return [] if there[0] - over.step < -over.reach else [(there[0] - over.step, 0)]
+        lowest = there[0]
+    if lowest in (there[0], there[-1]):  # on by two steps, as a round takes as long for one
+        way = -over.step if lowest == there[0] else over.step
+        further = [lowest + way, lowest + 2 * way]
+        return [(octave, 0) for octave in further if abs(octave) <= over.reach]
     place = there.index(lowest)
-    left = there[place - 1] if place else lowest - over.step
-    right = there[place + 1] if place + 1 < len(there) else lowest + over.step
+    left, right = there[place - 1], there[place + 1]
     wanted = [lowest]
     for side in (left, right):
-        if abs(side) > over.reach:
-            continue
-        if math.isfinite(means.get(side, 0.0)):
+        if math.isfinite(means[side]):
             wanted.append(side)
         elif abs(side - lowest) > over.step / 4:
             wanted.append((side + lowest) / 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from completedp.common.progress import duration
@@ -199,15 +199,8 @@ class Setting:
     head_dim: int
     vocab: int
     """Of the text that the cost is reckoned for; a user's may have another."""
-    eval_examples: int = 256
-    values: dict[str, float] = field(
-        default_factory=lambda: {
-            "lr": 2.0**-7,
-            "weight_decay": 0.05,
-            "eps": 1e-10,
-            "init_std": 0.1,
-        }
-    )
+    eval_examples: int
+    values: dict[str, float]
     """Global values from which octaves count."""
 
     def cost(self, scale: Scale, trials: float) -> Cost:

@@ -54,7 +54,7 @@ class GlobalBaseline:
         "A random search over the paper's grid of global values: the learning rate matters most, "
         "and more trials hardly help any more"
     )
-    paper: str = "Appendix, baseline global hyperparameter tuning"
+    paper: str = "Figure 18"
     sizes: Mapping[str, BaselineSize]
 
     def cost(self, size: str) -> Cost:

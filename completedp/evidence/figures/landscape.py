@@ -70,7 +70,7 @@ class Landscape:
         "Training breaks at different learning rates in different modules, along a boundary of "
         "complex shape; inside it the way downhill leads to the best"
     )
-    paper: str = "Figure 7"
+    paper: str = "Figure 8"
     sizes: Mapping[str, LandscapeSize]
 
     def cost(self, size: str) -> Cost:

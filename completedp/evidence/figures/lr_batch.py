@@ -40,13 +40,13 @@ FIGURE = Sweep(
         ),
         "cpu": SweepSize(
             setting=setting("cpu", width=64, depth=2, sequences=4, steps=800),
-            over=Range(octaves=planned_octaves(-3, 2), seeds=3),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=3),
             factors=(1, 2, 4),
             lines=(_RULE, _NONE),
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=128, depth=4, sequences=8, steps=8192),
-            over=Range(octaves=planned_octaves(-4, 2), seeds=3),
+            over=Range(octaves=planned_octaves(-3, 2), seeds=5),
             factors=(1, 2, 4, 8),
             lines=(_RULE, _NONE),
         ),

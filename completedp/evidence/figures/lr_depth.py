@@ -46,26 +46,26 @@ FIGURE = Sweep(
     name="lr-depth",
     claim="The best learning rate stays put as depth grows, for both exponents of the residual "
     "branches, with QK norms and without",
-    paper="Figure 2, right, and the figure of QK norms in the appendix",
+    paper="Figures 2 and 13",
     vary="lr",
     axis="depth",
     limit=0.5,
     sizes={
         "tiny": SweepSize(
             setting=setting("tiny", width=16, depth=1, sequences=4, steps=20),
-            over=Range(octaves=planned_octaves(-2, 2, 2), seeds=2, reach=4),
+            over=Range(octaves=planned_octaves(-2, 2, 2), seeds=2, reach=2),
             factors=(1, 2),
             lines=(_FULL, _without_norms(_HALF)),
         ),
         "cpu": SweepSize(
             setting=setting("cpu", width=32, depth=2, sequences=8, steps=200),
-            over=Range(octaves=planned_octaves(-3, 2), seeds=3),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=3),
             factors=(1, 2, 4),
             lines=(_FULL, _HALF, *_OTHERS, _without_norms(_FULL)),
         ),
         "gpu": SweepSize(
-            setting=setting("gpu", width=128, depth=2, sequences=8, steps=4096),
-            over=Range(octaves=planned_octaves(-3, 2), seeds=3),
+            setting=setting("gpu", width=128, depth=2, sequences=6, steps=4096),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=4),
             factors=(1, 2, 4, 8),
             lines=_LINES,
         ),

@@ -48,7 +48,7 @@ FIGURE = Sweep(
     name="lr-tokens",
     claim="The best learning rate falls as one over the root of the number of steps; under that "
     "rule, or when tokens grow by the batch, it stays put",
-    paper="Figure 5, and the figures of the token horizon in the appendix",
+    paper="Figures 5, 14 and 15",
     vary="lr",
     axis="tokens",
     limit=0.5,
@@ -61,13 +61,13 @@ FIGURE = Sweep(
         ),
         "cpu": SweepSize(
             setting=setting("cpu", width=32, depth=2, sequences=8, steps=200),
-            over=Range(octaves=planned_octaves(-3, 2), seeds=3),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=3),
             factors=(1, 2, 4, 8),
             lines=_BASE,
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=64, depth=4, sequences=16, steps=1024),
-            over=Range(octaves=planned_octaves(-3, 2), seeds=3),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=3),
             factors=(1, 2, 4, 8),
             lines=(*_BASE, *_WIDER),
         ),

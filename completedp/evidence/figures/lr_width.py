@@ -27,7 +27,7 @@ def _lines(*names: str) -> tuple[Line, ...]:
 FIGURE = Sweep(
     name="lr-width",
     claim="The best learning rate stays put as width grows, and moves without the rules",
-    paper="Figure 2, left",
+    paper="Figure 2",
     vary="lr",
     axis="width",
     limit=0.5,
@@ -40,13 +40,13 @@ FIGURE = Sweep(
         ),
         "cpu": SweepSize(
             setting=setting("cpu", width=32, depth=2, sequences=8, steps=200),
-            over=Range(octaves=planned_octaves(-3, 2), seeds=3),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=3),
             factors=(1, 2, 4),
             lines=_lines("completedp", "completep", "mup", "sp"),
         ),
         "gpu": SweepSize(
-            setting=setting("gpu", width=64, depth=2, sequences=8, steps=4096),
-            over=Range(octaves=planned_octaves(-3, 2), seeds=3),
+            setting=setting("gpu", width=64, depth=2, sequences=6, steps=4096),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=4),
             factors=(1, 2, 4, 8),
             lines=_lines("completedp", "completep", "mup", "sp"),
         ),

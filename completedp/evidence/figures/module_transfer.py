@@ -61,7 +61,7 @@ class ModuleTransfer:
         "Per-module learning rates found on a small model are better than the global one at every "
         "scale, and stay near the best on the line between the two"
     )
-    paper: str = "Figure 9 (transfer across model scale of the optimal per-module learning rates)"
+    paper: str = "Figure 11"
     sizes: Mapping[str, ModuleSize]
 
     def cost(self, size: str) -> Cost:

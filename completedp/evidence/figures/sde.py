@@ -169,7 +169,7 @@ class Sde:
         "AdamW's steps follow an SDE that the batch rule leaves unchanged; without the rule it is "
         "another"
     )
-    paper: str = "Section 2.2, equations 1 and 2, and Section 2.3"
+    paper: str = "Sections 2.2 and 2.3, equations 1 and 2"
     sizes: Mapping[str, SdeSize]
 
     def cost(self, size: str) -> Cost:

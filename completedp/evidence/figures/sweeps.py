@@ -464,7 +464,7 @@ def _draw_line(
     panel.set_title(line.name, loc="left")
     if math.isfinite(low):
         powers_of_two(panel, "x", low, high, value)
-    panel.legend(loc="upper center", ncols=len(curves), handlelength=0.8, columnspacing=0.8)
+    panel.legend(loc="best", handlelength=0.8, labelspacing=0.2)
 
 
 def _draw_drift(

@@ -68,7 +68,7 @@ class TokensLaw:
         "With the rule for the token horizon models scale better: the loss that no compute removes "
         "is lower"
     )
-    paper: str = "Figure 5 (scaling laws with and without the token horizon rule)"
+    paper: str = "Figure 6"
     sizes: Mapping[str, LawSize]
 
     def cost(self, size: str) -> Cost:
@@ -225,7 +225,6 @@ def _draw(
                 )
                 panel.axhline(floor, color=colour, linestyle="--", linewidth=0.8)
         panel.set_xscale("log", base=2)
-        panel.set_yscale("log", base=2)
         panel.set_xlabel("training FLOP")
         panel.set_ylabel("validation loss")
         panel.legend()
