@@ -15,7 +15,7 @@ seconds of training. A search is named WAY-SEED; the ways:
     *-jitter    every trial's learning rates moved by up to half an octave that nobody is told
     *-common    all trials of a round with one seed: the noise that they share cancels
 
-`--begin NAME` starts them from what the search NAME recommends instead. `--noise` says how much of the
+`--begin NAME` starts them from what the search NAME recommends. `--noise` says how much of the
 noise between seeds is common to all recipes.
 
 `--judge` trains what each search recommends, and variants of it, at a scale that no search has

@@ -26,6 +26,7 @@ from completedp.lm.shape import Shape
 from completedp.studies.session import search
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store
+from completedp.tasks.losses import next_token_loss
 from completedp.tasks.sources import HuggingFace, maker_from, name_of
 from completedp.tasks.task import Task, make_task
 from completedp.theory.scale import Ratios, Scale
@@ -34,6 +35,7 @@ from completedp.training.metrics import read_metrics
 from completedp.training.runner import Runner
 from completedp.training.sequential import OneAtATime
 from completedp.training.slots import Slots
+from completedp.training.stacked import check_lookups
 
 torch.set_num_threads(1)
 CONTEXT, STEPS = 16, 12
@@ -538,3 +540,24 @@ def test_dropout_is_seeded_and_resumes(tokens: str, tmp_path: Path) -> None:
     alone = OneAtATime(task, TEXT, device=choose_device("cpu"), dtype=torch.float32)
     (outcome,) = alone.run([Runner(task, device="cpu").trial(recipe, TEXT, 3, None)])
     assert outcome.valid_loss == pytest.approx(whole.valid_loss, rel=2e-4)
+
+
+def test_a_lookup_past_a_table_is_one_line_on_a_gpu_too() -> None:
+    """A context longer than a model's positions is said before a GPU kernel could fail on it."""
+    model = own.nano(Scale(width=16, depth=1, batch=128, tokens=128))
+    fits, long = (torch.zeros(1, n, dtype=torch.int64) for n in (64, 65))
+    check_lookups(model, next_token_loss, (fits, fits))
+    message = error_of(check_lookups, model, next_token_loss, (long, long))
+    assert "looks up an entry that it does not have" in message
+    assert "every position of the context" in message
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_search_of_a_gpu_says_what_is_too_long(tokens: str, tmp_path: Path) -> None:
+    """On a GPU such a search ends with that line, not with a failed kernel."""
+    base = Scale(width=16, depth=1, batch=256, tokens=2560)
+    message = error_of(
+        search, own.nano, base, tokens, 4, str(tmp_path / "s.db"), 128, device="cuda", quiet=True
+    )
+    assert "looks up an entry that it does not have" in message

@@ -32,9 +32,18 @@ from completedp.cli.search import BestVerb, ExportVerb, StartVerb, StatusVerb
 from completedp.common.errors import CompletedpError
 from completedp.lm.shape import Shape
 from completedp.studies import ladder
+from completedp.studies.candidates import (
+    EARLIER,
+    HALF_WAY,
+    LUCKIEST,
+    RECOMMENDED,
+    WITHOUT_DEPTH,
+    WITHOUT_LR,
+    candidates,
+)
 from completedp.studies.export import export_csv, export_optuna
-from completedp.studies.ladder import START, Rung, Standing
-from completedp.studies.run import LUCKIEST, RECOMMENDED, Best, best
+from completedp.studies.ladder import START, Kept, Rung, Standing
+from completedp.studies.run import Best, best
 from completedp.studies.status import _rate, status
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
@@ -214,17 +223,16 @@ def test_the_best_is_what_wins_on_the_last_rung(
     claims = planted(study, data, [2.5, *np.linspace(2.4, 2.2, 9), 1.0])
 
     def losses(name: str, ratio: int) -> list[float]:
-        if name == LUCKIEST:  # it was luck: at the base it wins once more, higher up it does not
-            return [1.5, 1.5] if ratio == 1 else [3.0, 3.0]
-        return {START: [2.5, 2.6], RECOMMENDED: [2.3, 2.4]}[name]
+        if name == LUCKIEST:  # best on the first rung, and not on the second
+            return [1.5, 1.5] if ratio == 2 else [3.0, 3.0]
+        return {START: [2.5, 2.6], RECOMMENDED: [2.3, 2.4]}.get(name, [4.0, 4.0])
 
     measured = plant_ladder(monkeypatch, losses)
     found = best(study, objective_of(study, data), rungs=[longer(2), longer(4)], seeds=2)
-    assert [set(names) for names in measured] == [
-        {START, RECOMMENDED, LUCKIEST},
-        {START, RECOMMENDED, LUCKIEST},
-        {START, RECOMMENDED},
-    ]
+    everyone = {START, RECOMMENDED, LUCKIEST, EARLIER, HALF_WAY, WITHOUT_LR, WITHOUT_DEPTH}
+    assert set(measured[0]) == everyone
+    assert {START, RECOMMENDED, LUCKIEST} < set(measured[1]) < everyone
+    assert set(measured[2]) == {START, RECOMMENDED}  # at the base, for the record
     assert found.chosen == RECOMMENDED
     fold = make_fold(study, objective_of(study, data))
     fold.catch_up()
@@ -236,9 +244,9 @@ def test_the_best_is_what_wins_on_the_last_rung(
     assert told["a"] == "b"
     assert (told["study"], told["engine"], told["space"]) == ("tune", "recombine", "kronecker")
     assert (told["trials"], told["chosen"]) == (11, RECOMMENDED)
-    assert (told["rung_0_best_trial_loss"], told["rung_2_recommended_loss"]) == (1.5, 2.35)
+    assert (told["rung_1_best_trial_loss"], told["rung_2_recommended_loss"]) == (1.5, 2.35)
     assert told["rung_2_start_error"] == 0.05
-    assert "rung_2_best_trial_loss" not in told
+    assert "rung_0_best_trial_loss" not in told
     note = study.get_note("best")
     assert note is not None
     assert (note["chosen"], len(note["rungs"])) == (RECOMMENDED, 3)
@@ -343,7 +351,61 @@ def test_equal_candidates_are_measured_once(
     assert best(study, objective_of(study, data), seeds=1).chosen == START
     planted(study, data, [2.0])
     best(study, objective_of(study, data), seeds=1)
-    assert measured == [[START], [START, RECOMMENDED]]
+    assert measured == [[START], [START, RECOMMENDED, HALF_WAY, WITHOUT_LR, WITHOUT_DEPTH]]
+
+
+def test_candidates_are_what_their_names_say(data: str, store: Store) -> None:
+    """Each candidate is the recommendation changed in the way that its name says, and no other."""
+    study = make_study(store, data, trials=30)
+    planted(study, data, [2.5, *np.linspace(2.4, 2.0, 19)])
+    objective = objective_of(study, data)
+    found = candidates(study, objective)
+    names = objective.space.coordinates
+    start, best_, half, no_lr, earlier = (
+        found[name].hyperparameters.vector(names)
+        for name in (START, RECOMMENDED, HALF_WAY, WITHOUT_LR, EARLIER)
+    )
+    assert np.allclose(half, (start + best_) / 2)
+    is_lr = np.array([name.startswith("lr/") for name in names])
+    assert (no_lr[is_lr] == start[is_lr]).all()
+    assert (no_lr[~is_lr] == best_[~is_lr]).all()
+    assert not np.allclose(no_lr, best_)
+    half_told = objective.engine(study)
+    for trial in study.finished_since(0)[:10]:
+        trial.tell(half_told)
+    assert earlier.tolist() == half_told.recommend().tolist()
+    flat, whole = found[WITHOUT_DEPTH].hyperparameters, found[RECOMMENDED].hyperparameters
+    layers = range(1, BASE.depth + 1)
+    for tunable in ("lr", "weight_decay"):
+        mean = np.mean(
+            [math.log2(math.prod(whole.multipliers(tunable, "qkv", n).values())) for n in layers]
+        )
+        for layer in layers:
+            product = math.prod(flat.multipliers(tunable, "qkv", layer).values())
+            assert math.log2(product) == pytest.approx(mean)
+
+
+def test_a_ladder_that_was_stopped_goes_on(data: str, store: Store) -> None:
+    """What was measured before is not trained again, and the standings come out the same."""
+    study = make_study(store, data, trials=8, space="global", tunables=("lr",))
+    planted(study, data, [2.5, 2.0])
+    objective = objective_of(study, data, slots=2)
+    whole = best(study, objective, rungs=[longer(2)], seeds=2)
+    note = study.get_note(Kept.NOTE)
+    assert note is not None
+    lost = dict(list(note.items())[:-3])
+    study.set_note(Kept.NOTE, lost)
+    trained: list[Any] = []
+    run = objective.runner.run
+
+    def counted(trials: list[Any], *rest: Any, **options: Any) -> Any:
+        trained.extend(trials)
+        return run(trials, *rest, **options)
+
+    objective.runner.run = counted  # type: ignore[method-assign]
+    again = best(study, objective, rungs=[longer(2)], seeds=2)
+    assert len(trained) == 3
+    assert [rung.to_dict() for rung in again.rungs] == [rung.to_dict() for rung in whole.rungs]
 
 
 def test_a_real_best(data: str, store: Store) -> None:

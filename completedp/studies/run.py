@@ -8,24 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from completedp.common.errors import CompletedpError
+from completedp.studies.candidates import candidates
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.config import BaseConfig, StudyConfig
-from completedp.studies.ladder import START, Rung, climb
+from completedp.studies.ladder import START, Kept, Rung, climb
 from completedp.studies.objective import Objective, search_spec
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store, Study
-from completedp.studies.worker import make_fold
 from completedp.tasks.sources import overrides_from
 from completedp.tasks.task import MakeModel, Task, make_task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
-
-RECOMMENDED, LUCKIEST = "recommended", "best trial"
-_SAME = 1e-9
-"""Octaves that points may be apart and still be one: a mean of one point is it up to rounding."""
 
 
 def open_study(store: Store, name: str, spec: StudySpec) -> Study:
@@ -108,7 +102,7 @@ class Best:
         for rung in self.rungs:
             seeds = len(rung.standings[0].losses)
             out.append(f"{rung.scale}, {seeds} fresh seed{'s' * (seeds > 1)}:")
-            out += [f"    {s.candidate:<12} {_shown(s.mean, s.error)}" for s in rung.standings]
+            out += [f"    {s.candidate:<19} {_shown(s.mean, s.error)}" for s in rung.standings]
         last = {s.candidate: s for s in self.rungs[-1].standings}
         gain = last[START].mean - last[self.chosen].mean
         spread = math.hypot(last[START].error, last[self.chosen].error)
@@ -120,6 +114,11 @@ class Best:
             sure = ", which is within the noise" if gain <= 2 * spread < math.inf else ""
             sure = sure if math.isfinite(spread) else ", on one seed alone"
             out.append(f"{self.chosen} beats the start by {_shown(gain, spread)}{sure}")
+        if len(self.rungs) == 1:
+            out.append(
+                "measured at the base alone, whose best may not carry: with rungs such as "
+                "width=2,depth=2,batch=2,tokens=4 what carries is chosen"
+            )
         return "\n".join(out)
 
 
@@ -138,47 +137,40 @@ def best(
     seeds: int = 4,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Best:
-    """The study's recommendation, re-measured against its start at the base and on each rung.
+    """What of a study carries best: its candidates, measured on fresh seeds on each rung.
 
     What wins on the last rung is the recipe, the start included: a search that found nothing says
-    so.
+    so. Nobody is left out for a loss at the base, where only the winner and the start are measured,
+    unless it is the only rung.
     """
     if objective.spec.engine == CELLS:
         raise CompletedpError(
             f"the study {study.name!r} is a list of trials at several scales, not a search: its "
             "verdict is what the command that listed them prints"
         )
-    fold = make_fold(study, objective)
-    fold.catch_up()
-    if fold.seen == 0:
-        raise CompletedpError(
-            f"no trial of {study.name!r} has finished yet: `completedp search start` works on it"
+    base, found, kept = objective.recipe, candidates(study, objective), Kept(study)
+
+    def climbed_by(candidates: dict[str, Recipe], scales: Sequence[Scale]) -> list[Rung]:
+        return climb(
+            objective.runner, candidates, scales, seeds=seeds, progress=progress, kept=kept
         )
-    base = objective.recipe
-    points = {
-        START: objective.space.bounds.start,
-        RECOMMENDED: fold.engine.recommend(),
-        LUCKIEST: fold.engine.best_point,
-    }
-    different: dict[str, np.ndarray] = {}
-    for name, point in points.items():
-        if not any(np.allclose(point, other, rtol=0, atol=_SAME) for other in different.values()):
-            different[name] = point
-    candidates = {name: objective.space.recipe(base, point) for name, point in different.items()}
-    scales = [base.base, *rungs]
-    climbed = climb(objective.runner, candidates, scales, seeds=seeds, progress=progress)
+
+    climbed = climbed_by(found, rungs or [base.base])
     chosen = climbed[-1].standings[0]
     if not math.isfinite(chosen.mean):
         raise CompletedpError(
             f"all candidates diverge on {climbed[-1].scale}, the start among them: search from a "
             "recipe that trains there, such as one with a smaller lr"
         )
+    if rungs:
+        two = {name: recipe for name, recipe in found.items() if name in (START, chosen.candidate)}
+        climbed = [*climbed_by(two, [base.base]), *climbed]
     provenance = {
         **{k: v for k, v in base.provenance.items() if not k.startswith("rung_")},
         "study": study.name,
         "engine": objective.spec.engine,
         "space": objective.space.kind,
-        "trials": fold.seen,
+        "trials": study.counts()["finished"],
         "chosen": chosen.candidate,
     }
     for height, rung in enumerate(climbed):
@@ -188,14 +180,14 @@ def best(
             provenance[f"{key}_loss"] = round(standing.mean, 5)
             provenance[f"{key}_error"] = round(standing.error, 5)
     provenance = {k: v for k, v in provenance.items() if v not in (math.inf, -math.inf)}
-    found = Best(
-        recipe=replace(candidates[chosen.candidate], provenance=provenance),
+    result = Best(
+        recipe=replace(found[chosen.candidate], provenance=provenance),
         chosen=chosen.candidate,
         rungs=climbed,
     )
-    note = {"chosen": found.chosen, "rungs": [rung.to_dict() for rung in climbed]}
+    note = {"chosen": result.chosen, "rungs": [rung.to_dict() for rung in climbed]}
     try:
         study.set_note("best", note)
     except CompletedpError as error:  # what was measured is not to be lost for that
         warnings.warn(f"the ladder is not noted in the study: {error}", stacklevel=2)
-    return found
+    return result

@@ -97,7 +97,10 @@ def probe(
 
     parameters = {name: stacked(p).requires_grad_() for name, p in model.named_parameters()}
     buffers = {name: stacked(buffer) for name, buffer in model.named_buffers()}
-    _refuse_changing_buffers(model, loss or next_token_loss, tuple(part[0] for part in sample))
+    alone = tuple(part[0] for part in sample)
+    if device.type != "cpu":
+        check_lookups(model, loss or next_token_loss, tuple(part[:1].cpu() for part in alone))
+    _refuse_changing_buffers(model, loss or next_token_loss, alone)
     try:
         found = vmapped_loss(model, loss)(parameters, buffers, *batch)
         if found.total.shape != (2,):
@@ -114,17 +117,37 @@ def probe(
             raise CannotStackError(f"{name} has no part in the loss, and AdamW would leave it")
 
 
-def _refuse_changing_buffers(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
-    """Buffers that a forward pass changes would have to be kept, and reset, for each slot."""
-    before = dict(model.named_buffers())
-    if not before:
+def check_lookups(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
+    """Raise where the model reads past a table: a GPU says no more than that something failed."""
+    try:
+        loss(_zeroed(model, batch[0].device), *batch)
+    except IndexError as error:
+        raise CompletedpError(
+            f"the model looks up an entry that it does not have ({short(error)}): it needs an "
+            "embedding for every token of the vocabulary, and for every position of the context"
+        ) from None
+    except Exception:  # it may have kernels for a GPU alone
         return
-    alone = copy.deepcopy(model).to_empty(device=batch[0].device)
+
+
+def _zeroed(model: nn.Module, device: torch.device) -> nn.Module:
+    """A copy with memory on a device, its weights zero and its buffers as they are."""
+    before = dict(model.named_buffers())
+    alone = copy.deepcopy(model).to_empty(device=device)
     with torch.no_grad():
         for parameter in alone.parameters():
             parameter.zero_()
         for name, buffer in alone.named_buffers():
             buffer.copy_(before[name]) if not before[name].is_meta else buffer.zero_()
+    return alone
+
+
+def _refuse_changing_buffers(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
+    """Buffers that a forward pass changes would have to be kept, and reset, for each slot."""
+    before = dict(model.named_buffers())
+    if not before:
+        return
+    alone = _zeroed(model, batch[0].device)
     start = {name: buffer.clone() for name, buffer in alone.named_buffers()}
     try:
         loss(alone, *batch)

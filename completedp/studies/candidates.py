@@ -1,0 +1,83 @@
+"""Candidates: the recipes of a study that may carry best, for the ladder to choose among.
+
+Where a search ends at the base says little about which of its points is best at a larger scale.
+What is overfitted to the base is known, though: learning rates, which climb to its edge of
+stability; multipliers of its few layers; the last steps of a long search; the luck of one trial. So
+the recommendation stands beside versions of itself without each of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from completedp.common.errors import CompletedpError
+from completedp.studies.ladder import START
+from completedp.studies.objective import Objective
+from completedp.studies.space import project
+from completedp.studies.store import Study
+from completedp.studies.worker import make_fold
+from completedp.theory.recipe import Recipe
+
+RECOMMENDED, LUCKIEST = "recommended", "best trial"
+EARLIER, HALF_WAY = "recommended earlier", "half way"
+WITHOUT_LR, WITHOUT_DEPTH = "without lr", "without depth"
+_SAME = 1e-9
+"""Octaves that values may be apart and still be one: a mean of one point is it up to rounding."""
+
+
+def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
+    """Every different candidate of a study by name, the start first.
+
+    - recommended: what the engine would use now
+    - best trial: the luckiest
+    - recommended earlier: what the engine would have used after half of the trials
+    - half way: between the start and the recommendation, in octaves
+    - without lr: the recommendation with the start's learning rates
+    - without depth: the recommendation with each type's mean over its layers
+    """
+    space, base = objective.space, objective.recipe
+    fold = make_fold(study, objective)
+    fold.catch_up()
+    if fold.seen == 0:
+        raise CompletedpError(
+            f"no trial of {study.name!r} has finished yet: `completedp search start` works on it"
+        )
+    start, found = space.bounds.start, fold.engine.recommend()
+    is_lr = np.array([name.startswith("lr/") for name in space.coordinates])
+    points = {
+        START: start,
+        RECOMMENDED: found,
+        LUCKIEST: fold.engine.best_point,
+        EARLIER: _earlier(study, objective, fold.seen // 2),
+        HALF_WAY: (start + found) / 2,
+        WITHOUT_LR: np.where(is_lr, start, found),
+    }
+    if is_lr.all():  # nothing but the start would be left
+        del points[WITHOUT_LR]
+    recipes = {name: space.recipe(base, point) for name, point in points.items()}
+    if any(name.split("/")[1] == "depth" for name in space.coordinates):
+        flat = project(recipes[RECOMMENDED].hyperparameters, objective.task.types(base.base))
+        recipes[WITHOUT_DEPTH] = replace(recipes[RECOMMENDED], hyperparameters=flat)
+    different: dict[str, Recipe] = {}
+    for name, recipe in recipes.items():
+        if not any(_same(recipe, other) for other in different.values()):
+            different[name] = recipe
+    return different
+
+
+def _earlier(study: Study, objective: Objective, trials: int) -> np.ndarray:
+    """What the engine recommended when so many trials had finished."""
+    engine = objective.engine(study)
+    for trial in study.finished_since(0)[:trials]:
+        trial.tell(engine)
+    return engine.recommend()
+
+
+def _same(one: Recipe, other: Recipe) -> bool:
+    """Whether two recipes of one study are the same up to rounding."""
+    mine, theirs = one.hyperparameters.log2, other.hyperparameters.log2
+    names = {*mine, *theirs}
+    apart = max((abs(mine.get(n, 0.0) - theirs.get(n, 0.0)) for n in names), default=0.0)
+    return apart <= _SAME and one.schedule == other.schedule
