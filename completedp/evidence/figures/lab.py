@@ -15,16 +15,18 @@ from completedp.evidence.figures.figure import TINY, Setting
 from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
+from completedp.studies.candidates import recommended_after
 from completedp.studies.cells import Wanted
 from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.listed import list_trials, listed_spec, plan_of
 from completedp.studies.objective import Objective, search_spec
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import best, open_study
-from completedp.studies.session import work_shown
+from completedp.studies.session import shown_rungs, work_shown
 from completedp.studies.store import Store, Study
 from completedp.tasks.task import Task, make_task
 from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
 
 Name = TypeVar("Name")
 
@@ -79,12 +81,18 @@ class Lab:
         The reference model's embedding starts near 1, or its first blocks would drown it; a model
         of the user's own starts as they usually do.
         """
+        recipe = self.plain_recipe(task, setting)
+        if not isinstance(task.make, ReferenceModel):
+            return recipe
+        log2 = {"init_std/type/embedding": 3.0}
+        return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
+
+    def plain_recipe(self, task: Task, setting: Setting) -> Recipe:
+        """The same, with one initial scale for every matrix."""
         if not isinstance(task.make, ReferenceModel):
             own = {name: setting.values[name] for name in ("lr", "weight_decay")}
             return task.recipe(setting.base, **own)
-        recipe = task.recipe(setting.base, **setting.values)
-        log2 = {"init_std/type/embedding": 3.0}
-        return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
+        return task.recipe(setting.base, **setting.values)
 
     def listed(
         self, name: str, task: Task, recipe: Recipe, coordinates: Sequence[str]
@@ -104,6 +112,23 @@ class Lab:
         seeds: int,
     ) -> Recipe:
         """What a search from a recipe recommends, on fresh seeds; the recipe where that is best."""
+        return self.search(name, task, recipe, space=space, tunables=tunables, trials=trials).best(
+            (), seeds
+        )
+
+    def search(
+        self,
+        name: str,
+        task: Task,
+        recipe: Recipe,
+        *,
+        space: str,
+        tunables: Sequence[str],
+        trials: int,
+        sites: Sequence[Scale] = (),
+        targets: Sequence[Scale] = (),
+    ) -> FinishedSearch:
+        """A search from a recipe, worked on until its trials are finished."""
         spec = search_spec(
             task,
             recipe,
@@ -111,18 +136,42 @@ class Lab:
             space=space,
             tunables=tunables,
             reach=REACH,
-            targets=(),
+            targets=targets,
             engine=DEFAULT_ENGINE,
             seed=0,
             stop_early=False,
+            sites=sites,
         )
         study = open_study(self.store, name, spec)
-        note = study.get_note(_FOUND)
-        if note is None:
-            objective = Objective(spec, task, self.options)
+        objective = Objective(spec, task, self.options)
+        counts = study.counts()
+        if counts["finished"] < counts["budget"]:
             work_shown(study, objective, title=f"{self.name}: {name}", quiet=self.quiet)
-            note = best(study, objective, seeds=seeds).recipe.to_dict()
-            study.set_note(_FOUND, note)
+        return FinishedSearch(study, objective, quiet=self.quiet)
+
+
+class FinishedSearch:
+    """A search of a figure."""
+
+    def __init__(self, study: Study, objective: Objective, *, quiet: bool) -> None:
+        self._study, self._objective, self._quiet = study, objective, quiet
+
+    def recommended_after(self, trials: int) -> Recipe:
+        """What it recommended when so many trials had finished."""
+        objective = self._objective
+        point = recommended_after(self._study, objective, trials)
+        return objective.space.recipe(objective.recipe, point)
+
+    def best(self, rungs: Sequence[Scale], seeds: int) -> Recipe:
+        """What the ladder chooses; climbed once."""
+        note = self._study.get_note(_FOUND)
+        if note is None:
+            with shown_rungs(quiet=self._quiet) as progress:
+                found = best(
+                    self._study, self._objective, rungs=rungs, seeds=seeds, progress=progress
+                )
+            note = found.recipe.to_dict()
+            self._study.set_note(_FOUND, note)
         return Recipe.from_dict(note)
 
 

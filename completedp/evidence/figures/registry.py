@@ -7,6 +7,7 @@ from completedp.evidence.figures import (
     annealing,
     base_size,
     global_baseline,
+    headline,
     landscape,
     lr_batch,
     lr_depth,
@@ -34,6 +35,7 @@ FIGURES: dict[str, Figure] = {
         module_transfer.FIGURE,
         base_size.FIGURE,
         global_baseline.FIGURE,
+        headline.FIGURE,
     )
 }
 
