@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from figures_table import PAGE, with_table
 from helpers import error_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from completedp.evidence.figures import (
     global_baseline,
     landscape,
     lr_width,
+    schedules,
     tokens_law,
     tree,
 )
@@ -183,6 +185,13 @@ def test_every_figure_costs_what_its_size_may() -> None:
         assert figure.cost("cpu").text("cpu")
 
 
+def test_the_page_has_the_table() -> None:
+    """docs/figures.md lists the figures with their costs: mend it with `make docs`."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_table(page)
+    assert all(f"| `{name}` |" in page for name in FIGURES)
+
+
 def test_a_name_that_is_not_there() -> None:
     """The error lists the figures that there are."""
     assert "lr-width" in error_of(figure_named, "lr-widht")
@@ -273,7 +282,7 @@ def test_a_tree_has_the_losses_of_its_schedules(
             cut.grown()
         grown = tree.Tree(lab_of(store, tokens), at)
         losses = grown.grown()
-        assert len(losses) == annealing.count_nodes(at.levels, at.intervals) == 14
+        assert len(losses) == schedules.count_nodes(at.levels, at.intervals) == 14
         some = [(0, 0, 1, 1), (0, 1), (1, 1, 1, 1)]
         alone = grown.confirmed(some)
         for levels in some:
@@ -285,10 +294,10 @@ def test_a_tree_has_the_losses_of_its_schedules(
 
 def test_the_paper_s_tree() -> None:
     """4,845 schedules are 20,348 intervals, and every child goes on as high or lower."""
-    assert sum(1 for _ in annealing.every_schedule(5, 16)) == 4845
-    assert annealing.count_nodes(5, 16) == 20_348
-    assert annealing.children((0, 2), 4) == [(0, 2, 2), (0, 2, 3)]
-    schedule = annealing.schedule_of((0, 1), 4)
+    assert sum(1 for _ in schedules.every_schedule(5, 16)) == 4845
+    assert schedules.count_nodes(5, 16) == 20_348
+    assert schedules.children((0, 2), 4) == [(0, 2, 2), (0, 2, 3)]
+    schedule = schedules.schedule_of((0, 1), 4)
     rates = [schedule(step, 100) for step in (10, 30, 60, 90)]
     assert rates == pytest.approx([1.0, 0.4, 0.4, 0.4])
 

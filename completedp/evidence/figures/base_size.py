@@ -224,7 +224,7 @@ FIGURE = BaseSize(
         ),
         "paper": BaseSizes(
             # From 58M weights to 483M.
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             factors=(1, 2, 3),
             seeds=3,

@@ -264,6 +264,6 @@ FIGURE = GlobalBaseline(
         "gpu": BaselineSize(
             setting=setting("gpu", width=64, depth=4, sequences=16, steps=1024), trials=2048
         ),
-        "paper": BaselineSize(setting=setting("paper", **PAPER), trials=2048),
+        "paper": BaselineSize(setting=PAPER, trials=2048),
     }
 )

@@ -343,7 +343,7 @@ FIGURE = Landscape(
             high=8.0,
         ),
         "paper": LandscapeSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             planes=(*_PLANES, ("attn_out", "mlp_out"), ("qkv", "unembedding")),
             points=64,
             low=-5.0,

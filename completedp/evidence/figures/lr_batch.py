@@ -51,7 +51,7 @@ FIGURE = Sweep(
             lines=(_RULE, _NONE),
         ),
         "paper": SweepSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             factors=(1, 2, 4, 8),
             lines=(_RULE, _NONE),

@@ -72,7 +72,7 @@ FIGURE = Sweep(
             lines=(*_BASE, *_WIDER),
         ),
         "paper": SweepSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             factors=(1, 2, 4, 8),
             lines=(*_BASE, *_WIDER),

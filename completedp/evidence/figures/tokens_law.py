@@ -252,7 +252,7 @@ FIGURE = TokensLaw(
             over=Range(octaves=planned_octaves(-3, 2), seeds=3),
         ),
         "paper": LawSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             growth=((1, 1, 1), (1, 2, 2), (2, 2, 4), (2, 4, 8), (3, 4, 16), (4, 4, 32)),
             seeds=3,
             over=Range(octaves=planned_octaves(-3, 2), seeds=3),

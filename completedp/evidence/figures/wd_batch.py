@@ -79,7 +79,7 @@ FIGURE = Sweep(
             lines=(*_ADAMW, *_INDEPENDENT),
         ),
         "paper": SweepSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-3, 6, 1.5), seeds=3, reach=10),
             factors=(1, 2, 4, 8),
             lines=(*_ADAMW, *_INDEPENDENT),
