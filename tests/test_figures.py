@@ -35,7 +35,7 @@ from completedp.evidence.figures.figure import (
 from completedp.evidence.figures.lab import Lab
 from completedp.evidence.figures.registry import FIGURES, figure_named
 from completedp.evidence.figures.run import raw_of, run_figure, text_of
-from completedp.evidence.figures.sweeps import MOVES, STAYS, Curve
+from completedp.evidence.figures.sweeps import MOVES, STAYS, Curve, Sweep
 from completedp.studies import worker
 from completedp.studies.store import Store
 from completedp.training.slots import Slots
@@ -201,6 +201,30 @@ def test_a_large_size_needs_text(tmp_path: Path) -> None:
     """Only on a CPU will the standard library do."""
     message = error_of(run_figure, "lr-width", "gpu", out=tmp_path, options=OPTIONS, quiet=True)
     assert "--data" in message
+
+
+def test_what_trains_nothing_takes_no_model(tmp_path: Path) -> None:
+    """A model or text that would not be used is said so."""
+    message = error_of(run_figure, "sde", "cpu", out=tmp_path, model="mine:make", quiet=True)
+    assert "trains nothing" in message
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_curve_of_every_sweep_can_be_planned(size: str) -> None:
+    """No factor of any sweep takes beta out of (0, 1), and batches are whole sequences."""
+    for figure in FIGURES.values():
+        if not isinstance(figure, Sweep):
+            continue
+        at = figure.sizes[size]
+        for line in at.lines:
+            for factor in at.factors:
+                scale = line.scale(at.setting.base, factor)
+                ratios = scale / at.setting.base
+                grown = line.rules.factors("hidden_weight", ratios).one_minus_beta
+                assert 0.0 < line.rules.scale_beta("beta1", 0.9, grown) < 1.0
+                assert scale.batch % at.setting.context == 0
+                assert scale.width % at.setting.head_dim == 0
+                assert scale.steps >= 20
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import completedp
+from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_bytes_atomically, write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.figures.figure import TINY, Figure, Found
@@ -46,6 +47,8 @@ def run_figure(
     trains = figure.cost(size).trials > 0
     if trains:
         check_sources(size, data, model)  # before anything is made
+    elif data or model:
+        raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
     with only_process(out):
         if not quiet:
             print(f"{name}, {size}: {figure.cost(size).text(size)}", file=sys.stderr, flush=True)
