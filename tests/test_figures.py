@@ -108,6 +108,15 @@ def test_beside_divergence_the_step_is_halved() -> None:
     assert loss_there(losses, 1.5) == math.inf
 
 
+def test_a_range_may_begin_elsewhere() -> None:
+    """A guess moves where a curve is looked for by whole steps, and what is found is the same."""
+    moved = replace(OVER, first=2).moved(-2.6)
+    assert moved.octaves == (-5.0, -4.0, -3.0, -2.0, -1.0)
+    losses = measured(lambda octave, seed: (octave - 0.7) ** 2, moved)
+    assert bottom(losses, moved).octaves == pytest.approx((0.7,))
+    assert len(losses[-4.0]) == 2
+
+
 def test_a_bottom_out_of_reach_is_not_made_up() -> None:
     """A curve that falls to the end of its reach, or diverges everywhere, has no optimum."""
     assert bottom(measured(lambda octave, seed: -octave), OVER).octaves is None

@@ -21,6 +21,7 @@ _NONE = Line(
     grows=("batch",),
     rules=Rules(axes=all_axes_but("batch")),
     expects=MOVES,
+    guess=0.5,
 )
 
 FIGURE = Sweep(
@@ -46,7 +47,7 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=128, depth=4, sequences=8, steps=8192),
-            over=Range(octaves=planned_octaves(-3, 2), seeds=5),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=5, first=2),
             factors=(1, 2, 4, 8),
             lines=(_RULE, _NONE),
         ),

@@ -20,6 +20,7 @@ def _lines(start: Ratios, model: str) -> tuple[Line, ...]:
             grows=("tokens",),
             rules=Rules(axes=all_axes_but("tokens")),
             expects=MOVES,
+            guess=-0.5,
             start=start,
         ),
         Line(
@@ -67,7 +68,7 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=64, depth=4, sequences=16, steps=1024),
-            over=Range(octaves=planned_octaves(-2, 2), seeds=3),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=4, first=2),
             factors=(1, 2, 4, 8),
             lines=(*_BASE, *_WIDER[:2]),
         ),

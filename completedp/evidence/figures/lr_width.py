@@ -19,6 +19,7 @@ def _lines(*names: str) -> tuple[Line, ...]:
             grows=("width",),
             rules=Rules(parameterisation=name),
             expects=_EXPECTS[name],
+            guess=-1.0 if name == "sp" else 0.0,
         )
         for name in names
     )
@@ -46,7 +47,7 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=64, depth=2, sequences=6, steps=4096),
-            over=Range(octaves=planned_octaves(-2, 2), seeds=4),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=4, first=2),
             factors=(1, 2, 4, 8),
             lines=_lines("completedp", "completep", "mup", "sp"),
         ),

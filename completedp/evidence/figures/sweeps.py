@@ -72,6 +72,8 @@ class Line:
     """What is changed of the reference model's shape."""
     start: Ratios = field(default_factory=Ratios)
     """Where its factor 1 is, from the base."""
+    guess: float = 0.0
+    """Octaves that the optimum may move by when the factor doubles: where its range begins."""
     rescaled: float = 0.0
     """The power of the factor that the hyperparameter is divided by before optima are compared."""
 
@@ -248,6 +250,11 @@ def measure(lab: Lab, at: SweepSize, vary: str) -> dict[Curve, Losses]:
     return {curve: measured[curve] for curve in curves}
 
 
+def begun_at(curve: Curve, over: Range) -> Range:
+    """Where a curve is first looked for; it is found wherever it is, but sooner there."""
+    return over.moved(curve.line.guess * math.log2(curve.factor))
+
+
 def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
     """The base's best learning rate, in octaves from the setting's value.
 
@@ -268,7 +275,7 @@ def _bottoms(
         wanted = {
             (curve, octave, seed): _wanted(curve, scale, octave, seed)
             for curve, losses in found.items()
-            for octave, seed in next_points(losses, over)
+            for octave, seed in next_points(losses, begun_at(curve, over))
         }
         if not wanted:
             return found

@@ -74,7 +74,7 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=128, depth=4, sequences=8, steps=4096),
-            over=Range(octaves=planned_octaves(-3, 6, 1.5), seeds=5, reach=10),
+            over=Range(octaves=planned_octaves(-3, 6, 1.5), seeds=5, first=2, reach=10),
             factors=(1, 2, 4, 8),
             lines=(*_ADAMW, *_INDEPENDENT),
         ),
