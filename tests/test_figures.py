@@ -33,9 +33,10 @@ from completedp.evidence.figures.figure import (
     student,
 )
 from completedp.evidence.figures.lab import Lab
+from completedp.evidence.figures.lines import MOVES, STAYS, Curve
 from completedp.evidence.figures.registry import FIGURES, figure_named
 from completedp.evidence.figures.run import raw_of, run_figure, text_of
-from completedp.evidence.figures.sweeps import MOVES, STAYS, Curve, Sweep
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.studies import worker
 from completedp.studies.store import Store
 from completedp.training.slots import Slots

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import COLOURS, GREY
+from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize, all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import MOVES, STAYS, Line, Sweep, SweepSize, all_axes_but
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.rules import Rules
 
 _RULE = Line(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import COLOURS, GREEN
+from completedp.evidence.figures.lines import STAYS, Line, SweepSize
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import STAYS, Line, Sweep, SweepSize
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.rules import Rules
 
 _BARE = (("qk_norm", False),)
