@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from figures_table import PAGE, with_table
 from helpers import error_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from completedp.evidence.figures import (
     global_baseline,
     landscape,
     lr_width,
+    schedules,
     tokens_law,
     tree,
 )
@@ -31,9 +33,10 @@ from completedp.evidence.figures.figure import (
     student,
 )
 from completedp.evidence.figures.lab import Lab
+from completedp.evidence.figures.lines import MOVES, STAYS, Curve
 from completedp.evidence.figures.registry import FIGURES, figure_named
 from completedp.evidence.figures.run import raw_of, run_figure, text_of
-from completedp.evidence.figures.sweeps import MOVES, STAYS, Curve
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.studies import worker
 from completedp.studies.store import Store
 from completedp.training.slots import Slots
@@ -104,6 +107,15 @@ def test_beside_divergence_the_step_is_halved() -> None:
     assert 0.5 in losses
     assert bottom(losses, OVER).octaves == pytest.approx((0.1,), abs=1e-6)
     assert loss_there(losses, 1.5) == math.inf
+
+
+def test_a_range_may_begin_elsewhere() -> None:
+    """A guess moves where a curve is looked for by whole steps, and what is found is the same."""
+    moved = replace(OVER, first=2).moved(-2.6)
+    assert moved.octaves == (-5.0, -4.0, -3.0, -2.0, -1.0)
+    losses = measured(lambda octave, seed: (octave - 0.7) ** 2, moved)
+    assert bottom(losses, moved).octaves == pytest.approx((0.7,))
+    assert len(losses[-4.0]) == 2
 
 
 def test_a_bottom_out_of_reach_is_not_made_up() -> None:
@@ -183,6 +195,13 @@ def test_every_figure_costs_what_its_size_may() -> None:
         assert figure.cost("cpu").text("cpu")
 
 
+def test_the_page_has_the_table() -> None:
+    """docs/figures.md lists the figures with their costs: mend it with `make docs`."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_table(page)
+    assert all(f"| `{name}` |" in page for name in FIGURES)
+
+
 def test_a_name_that_is_not_there() -> None:
     """The error lists the figures that there are."""
     assert "lr-width" in error_of(figure_named, "lr-widht")
@@ -192,6 +211,30 @@ def test_a_large_size_needs_text(tmp_path: Path) -> None:
     """Only on a CPU will the standard library do."""
     message = error_of(run_figure, "lr-width", "gpu", out=tmp_path, options=OPTIONS, quiet=True)
     assert "--data" in message
+
+
+def test_what_trains_nothing_takes_no_model(tmp_path: Path) -> None:
+    """A model or text that would not be used is said so."""
+    message = error_of(run_figure, "sde", "cpu", out=tmp_path, model="mine:make", quiet=True)
+    assert "trains nothing" in message
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_curve_of_every_sweep_can_be_planned(size: str) -> None:
+    """No factor of any sweep takes beta out of (0, 1), and batches are whole sequences."""
+    for figure in FIGURES.values():
+        if not isinstance(figure, Sweep):
+            continue
+        at = figure.sizes[size]
+        for line in at.lines:
+            for factor in at.factors:
+                scale = line.scale(at.setting.base, factor)
+                ratios = scale / at.setting.base
+                grown = line.rules.factors("hidden_weight", ratios).one_minus_beta
+                assert 0.0 < line.rules.scale_beta("beta1", 0.9, grown) < 1.0
+                assert scale.batch % at.setting.context == 0
+                assert scale.width % at.setting.head_dim == 0
+                assert scale.steps >= 20
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +316,7 @@ def test_a_tree_has_the_losses_of_its_schedules(
             cut.grown()
         grown = tree.Tree(lab_of(store, tokens), at)
         losses = grown.grown()
-        assert len(losses) == annealing.count_nodes(at.levels, at.intervals) == 14
+        assert len(losses) == schedules.count_nodes(at.levels, at.intervals) == 14
         some = [(0, 0, 1, 1), (0, 1), (1, 1, 1, 1)]
         alone = grown.confirmed(some)
         for levels in some:
@@ -285,10 +328,10 @@ def test_a_tree_has_the_losses_of_its_schedules(
 
 def test_the_paper_s_tree() -> None:
     """4,845 schedules are 20,348 intervals, and every child goes on as high or lower."""
-    assert sum(1 for _ in annealing.every_schedule(5, 16)) == 4845
-    assert annealing.count_nodes(5, 16) == 20_348
-    assert annealing.children((0, 2), 4) == [(0, 2, 2), (0, 2, 3)]
-    schedule = annealing.schedule_of((0, 1), 4)
+    assert sum(1 for _ in schedules.every_schedule(5, 16)) == 4845
+    assert schedules.count_nodes(5, 16) == 20_348
+    assert schedules.children((0, 2), 4) == [(0, 2, 2), (0, 2, 3)]
+    schedule = schedules.schedule_of((0, 1), 4)
     rates = [schedule(step, 100) for step in (10, 30, 60, 90)]
     assert rates == pytest.approx([1.0, 0.4, 0.4, 0.4])
 

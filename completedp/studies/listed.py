@@ -13,7 +13,7 @@ import numpy as np
 
 from completedp.apply.plan import Plan
 from completedp.studies.cells import NAME as CELLS
-from completedp.studies.cells import Cell, Wanted, add_cells, add_sites, read_cells
+from completedp.studies.cells import Cell, Wanted, add_cells, add_sites, read_cells, work_of
 from completedp.studies.engines import Bounds
 from completedp.studies.objective import Objective
 from completedp.studies.space import Space, check_coordinates
@@ -21,7 +21,6 @@ from completedp.studies.spec import StudySpec
 from completedp.studies.study import Study
 from completedp.tasks.task import Task
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Scale
 
 Name = TypeVar("Name")
 _REACH = 64.0
@@ -81,11 +80,6 @@ def list_trials(
     numbers = {cell: number for number, cell in enumerate(add_cells(study, order))}
     known |= {same: numbers[cell] for same, cell in cells.items()}
     return {name: known[same] for name, same in mine.items()}
-
-
-def work_of(scale: Scale) -> float:
-    """What a trial costs, up to a factor, to put the large ones first."""
-    return float(scale.width**2 * scale.depth * scale.tokens)
 
 
 def identity(planned: Plan) -> Any:

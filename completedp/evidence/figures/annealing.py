@@ -13,12 +13,10 @@ with the best of a shorter horizon?
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import combinations_with_replacement, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from completedp.evidence.figures.drawing import BLUE, GREY, canvas, finish, shades
@@ -26,34 +24,19 @@ from completedp.evidence.figures.figure import (
     Cost,
     Finding,
     Found,
-    Setting,
     judged,
     student,
 )
+from completedp.evidence.figures.schedules import (
+    STEP_DOWN,
+    AnnealingSize,
+    Levels,
+    count_nodes,
+)
 from completedp.evidence.figures.settings import setting
-from completedp.theory.schedule import Schedule
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab
-
-Levels = tuple[int, ...]
-"""A schedule, or the beginning of one: the level of each interval, 0 the highest rate."""
-STEP_DOWN = 2.5
-"""The paper's: each level is so many times below the one before."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnnealingSize:
-    """How large the tree is."""
-
-    setting: Setting
-    """Its base is the longest run."""
-    levels: int
-    intervals: int
-    horizons: tuple[int, ...]
-    """In intervals, increasing."""
-    seeds: int
-    """Fresh ones, for the verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,22 +125,6 @@ class Annealing:
         return judged(claim, mean, (mean - half, mean + half), unit="nats", at_least=0.0)
 
 
-@cache
-def count_nodes(levels: int, intervals: int) -> int:
-    """Interval-runs in the tree: of every length, the ways to go down the levels."""
-    return math.comb(intervals + levels, levels) - 1
-
-
-def children(node: Levels, levels: int) -> list[Levels]:
-    """A schedule's next intervals: as high as it is, or lower."""
-    return [(*node, level) for level in range(node[-1] if node else 0, levels)]
-
-
-def every_schedule(levels: int, intervals: int) -> Iterator[Levels]:
-    """All schedules of one length."""
-    return combinations_with_replacement(range(levels), intervals)
-
-
 def best_at(losses: Mapping[Levels, float], horizon: int, begins: Levels = ()) -> Levels:
     """The best schedule of a length, of those that begin in a given way."""
     there = [
@@ -177,23 +144,6 @@ def contenders(losses: Mapping[Levels, float], horizons: Sequence[int]) -> list[
 def differences(fresh: Mapping[Levels, Sequence[float]], one: Levels, other: Levels) -> list[float]:
     """By how much one schedule ends above another, seed by seed."""
     return [a - b for a, b in zip(fresh[one], fresh[other], strict=True)]
-
-
-def schedule_of(levels: Levels, intervals: int) -> Schedule:
-    """The schedule of a node, over a whole run; after its end it stays where it was."""
-    rest = (levels[-1],) * (intervals - len(levels))
-    return Schedule(
-        kind="piecewise",
-        boundaries=tuple(i / intervals for i in range(1, intervals)),
-        levels=tuple(STEP_DOWN**-level for level in (*levels, *rest)),
-    )
-
-
-def planned_with(plan: Any, schedule: Schedule) -> Any:
-    """A plan with another schedule, which none of its values depends on."""
-    moved = copy.copy(plan)
-    moved.recipe = replace(plan.recipe, schedule=schedule)
-    return moved
 
 
 def _table(

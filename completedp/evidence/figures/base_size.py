@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from completedp.evidence.figures.bowl import Losses, Range, bottom, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, GREY, canvas, finish, powers_of_two
 from completedp.evidence.figures.figure import Cost, Finding, Found, Setting, judged, student
+from completedp.evidence.figures.lines import Curve, Line, SweepSize
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import Curve, Line, SweepSize, measure
+from completedp.evidence.figures.sweeps import measure
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
 from completedp.theory.rules import Rules
@@ -224,7 +225,7 @@ FIGURE = BaseSize(
         ),
         "paper": BaseSizes(
             # From 58M weights to 483M.
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             factors=(1, 2, 3),
             seeds=3,

@@ -1,15 +1,16 @@
 """Bowl: a curve of loss over octaves of a hyperparameter, measured where its bottom is.
 
-One seed over the whole range finds about where the bottom is; the other seeds are trained around it
-alone. A bottom at an end of the range moves the range on, and beside a value that diverges the step
-is halved. What is to be trained next depends on the losses alone, so a sweep resumes as it was.
+One or two seeds over the whole range find about where the bottom is; the others are trained around
+it alone. A bottom at an end of the range moves the range on, and beside a value that diverges the
+step is halved. What is to be trained next depends on the losses alone, so a sweep resumes as it
+was.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,8 +25,10 @@ class Range:
     """Where a curve is measured, and with how many seeds around its bottom."""
 
     octaves: tuple[float, ...]
-    """Even steps, where one seed is trained."""
+    """Even steps, where the first seeds are trained."""
     seeds: int
+    first: int = 1
+    """Seeds that are trained over the whole range."""
     reach: float = 8.0
     """Octaves from 0 that the range may move on to."""
 
@@ -37,13 +40,18 @@ class Range:
     @property
     def trials(self) -> int:
         """About how many it takes: the range, and the other seeds at three or four points."""
-        return len(self.octaves) + round(3.5 * (self.seeds - 1))
+        return self.first * len(self.octaves) + round(3.5 * (self.seeds - self.first))
+
+    def moved(self, octaves: float) -> Range:
+        """The same range elsewhere, by whole steps."""
+        by = round(octaves / self.step) * self.step
+        return replace(self, octaves=tuple(octave + by for octave in self.octaves))
 
 
 def next_points(losses: Losses, over: Range) -> list[tuple[float, int]]:
     """The octaves and seeds to train next; none when the bottom has been measured, or cannot be."""
     if not losses:
-        return [(octave, 0) for octave in over.octaves]
+        return [(octave, seed) for octave in over.octaves for seed in range(over.first)]
     means = mean_losses(losses)
     there = sorted(means)
     lowest = min(there, key=means.__getitem__)
@@ -52,7 +60,8 @@ def next_points(losses: Losses, over: Range) -> list[tuple[float, int]]:
     if lowest in (there[0], there[-1]):  # on by two steps, as a round takes as long for one
         way = -over.step if lowest == there[0] else over.step
         further = [lowest + way, lowest + 2 * way]
-        return [(octave, 0) for octave in further if abs(octave) <= over.reach]
+        further = [octave for octave in further if abs(octave) <= over.reach]
+        return [(octave, seed) for octave in further for seed in range(over.first)]
     place = there.index(lowest)
     left, right = there[place - 1], there[place + 1]
     wanted = [lowest]

@@ -125,8 +125,9 @@ class Cost:
 
     def seconds(self, size: str) -> float:
         """About how long it takes on the machine that a size is meant for."""
-        rate, compiling = SPEEDS[size]
-        return self.flop / rate + compiling * self.shapes + self.seconds_besides
+        rate, each_step, compiling = SPEEDS[size]
+        training = self.flop / rate + self.steps * each_step
+        return training + compiling * self.shapes + self.seconds_besides
 
     def text(self, size: str) -> str:
         """For people."""
@@ -139,9 +140,15 @@ class Cost:
         )
 
 
-SPEEDS = {TINY: (1.5e10, 0.0), "cpu": (3e10, 10.0), "gpu": (5.5e13, 20.0), "paper": (2e14, 60.0)}
-"""FLOP a second in slots, and seconds to compile a shape: measured on two cores and on one H200
-with models of width 64 to 256; assumed for the paper's."""
+SPEEDS = {
+    TINY: (3e10, 1e-3, 0.0),
+    "cpu": (3e10, 1e-3, 10.0),
+    "gpu": (5.5e13, 1e-5, 20.0),
+    "paper": (2e14, 0.0, 60.0),
+}
+"""FLOP a second in slots, seconds a step of a trial takes besides, and seconds to compile a shape:
+measured on two idle cores and on one H200 with models of width 64 to 256; assumed for the
+paper's."""
 
 
 def training_cost(

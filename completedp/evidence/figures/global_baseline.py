@@ -137,7 +137,8 @@ def best_of(losses: np.ndarray, count: int, seed: int = 0) -> tuple[float, float
     found = [
         float(losses[rng.choice(len(losses), count, replace=False)].min()) for _ in range(_DRAWS)
     ]
-    return float(np.mean(found)), *(float(x) for x in np.quantile(found, [0.025, 0.975]))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(np.mean(found)), float(low), float(high)
 
 
 def explained(levels: np.ndarray, losses: np.ndarray) -> float:
@@ -206,8 +207,8 @@ def _draw(claim: str, at: BaselineSize, chosen: np.ndarray, losses: np.ndarray) 
 def _draw_best(panel: Any, losses: np.ndarray) -> None:
     counts = sorted({int(x) for x in np.geomspace(1, len(losses), 24)})
     found = np.array([best_of(losses, count) for count in counts])
-    shown = np.isfinite(found).all(axis=1)
-    kept = [count for count, there in zip(counts, shown, strict=True) if there]
+    shown = np.flatnonzero(np.isfinite(found).all(axis=1))
+    kept = [counts[i] for i in shown]
     panel.fill_between(kept, found[shown, 1], found[shown, 2], color=GREY, alpha=0.25)
     panel.plot(kept, found[shown, 0], color=BLUE)
     panel.set_xscale("log", base=2)
@@ -264,6 +265,6 @@ FIGURE = GlobalBaseline(
         "gpu": BaselineSize(
             setting=setting("gpu", width=64, depth=4, sequences=16, steps=1024), trials=2048
         ),
-        "paper": BaselineSize(setting=setting("paper", **PAPER), trials=2048),
+        "paper": BaselineSize(setting=PAPER, trials=2048),
     }
 )

@@ -236,12 +236,11 @@ def stdlib_tokens(out: Path) -> str:
     return folder
 
 
-def data_for(size: str, data: str | None, out: Path) -> str:
-    """The user's tokens; at the sizes of a CPU the standard library's sources will do."""
+def check_sources(size: str, data: str | None, model: str | None) -> None:
+    """Raise where the text or the model cannot be had; on a CPU the standard library's will do."""
     if data is not None:
-        return data
-    if size not in (TINY, "cpu"):
+        make_task(model, data)
+    elif size not in (TINY, "cpu"):
         raise CompletedpError(
             f"--size {size} needs text of yours: give --data, a folder made by `completedp data`"
         )
-    return stdlib_tokens(out)

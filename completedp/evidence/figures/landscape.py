@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Plane = tuple[str, str]
 APART = 1.0
 """Octaves that two modules' limits are apart at least, where the paper says that they differ."""
+ROUGH = 1.05
+"""A dimension that no smooth line has on a grid."""
 LOST, LEARNED = 0.5, 0.1
 """Nats above its lowest loss at which training has broken; and the part of what the best learned
 that it has to have learned."""
@@ -129,10 +131,11 @@ class Landscape:
             )
             findings.append(
                 judged(
-                    f"{name}: the boundary is rougher than a line (box-counting dimension above 1)",
+                    f"{name}: the boundary is rougher than a line, its box-counting dimension "
+                    f"above {ROUGH:g}",
                     dimension,
                     None if dimension is None else (dimension - 2 * error, dimension + 2 * error),
-                    at_least=1.0,
+                    at_least=ROUGH,
                 )
             )
         apart = max(limits.values()) - min(limits.values())
@@ -284,7 +287,7 @@ def _draw(claim: str, at: LandscapeSize, maps: Mapping[Plane, Map]) -> str:
 def _draw_map(panel: Any, at: LandscapeSize, plane: Plane, found: Map, value: float) -> None:
     octaves = at.octaves
     stable = found.losses[~found.broken]
-    low, high = float(stable.min()), float(np.quantile(found.losses, 0.98))
+    low, high = float(stable.min()), float(np.quantile(stable, 0.98))
     colours = panel.pcolormesh(
         octaves,
         octaves,
@@ -314,7 +317,7 @@ def _draw_map(panel: Any, at: LandscapeSize, plane: Plane, found: Map, value: fl
     panel.set_ylabel(f"learning rate of {plane[1]}")
     for which in ("x", "y"):
         powers_of_two(panel, which, at.low, at.high, value)
-    panel.figure.colorbar(colours, ax=panel, label="loss", pad=0.02)
+    panel.figure.colorbar(colours, ax=panel, label="loss", pad=0.02, extend="max")
 
 
 _PLANES = (("qkv", "mlp_in"), ("embedding", "unembedding"))
@@ -331,7 +334,7 @@ FIGURE = Landscape(
         "cpu": LandscapeSize(
             setting=setting("cpu", width=32, depth=2, sequences=4, steps=100),
             planes=_PLANES,
-            points=16,
+            points=12,
             low=-5.0,
             high=8.0,
         ),
@@ -343,7 +346,7 @@ FIGURE = Landscape(
             high=8.0,
         ),
         "paper": LandscapeSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             planes=(*_PLANES, ("attn_out", "mlp_out"), ("qkv", "unembedding")),
             points=64,
             low=-5.0,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import COLOURS, GREY
+from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize, all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import MOVES, STAYS, Line, Sweep, SweepSize, all_axes_but
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.rules import Rules
 
 _RULE = Line(
@@ -21,6 +22,7 @@ _NONE = Line(
     grows=("batch",),
     rules=Rules(axes=all_axes_but("batch")),
     expects=MOVES,
+    guess=0.5,
 )
 
 FIGURE = Sweep(
@@ -46,12 +48,12 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=128, depth=4, sequences=8, steps=8192),
-            over=Range(octaves=planned_octaves(-3, 2), seeds=5),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=5, first=2),
             factors=(1, 2, 4, 8),
             lines=(_RULE, _NONE),
         ),
         "paper": SweepSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             factors=(1, 2, 4, 8),
             lines=(_RULE, _NONE),

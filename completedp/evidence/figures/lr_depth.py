@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import COLOURS, GREEN
+from completedp.evidence.figures.lines import STAYS, Line, SweepSize
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import STAYS, Line, Sweep, SweepSize
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.rules import Rules
 
 _BARE = (("qk_norm", False),)
@@ -65,12 +66,12 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=128, depth=2, sequences=6, steps=4096),
-            over=Range(octaves=planned_octaves(-2, 2), seeds=4),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=4, first=2),
             factors=(1, 2, 4, 8),
             lines=_LINES,
         ),
         "paper": SweepSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             factors=(1, 2, 4, 8),
             lines=_LINES,

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, GREY
+from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize, all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import MOVES, STAYS, Line, Sweep, SweepSize, all_axes_but
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios
 
@@ -20,6 +21,7 @@ def _lines(start: Ratios, model: str) -> tuple[Line, ...]:
             grows=("tokens",),
             rules=Rules(axes=all_axes_but("tokens")),
             expects=MOVES,
+            guess=-0.5,
             start=start,
         ),
         Line(
@@ -67,12 +69,12 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=64, depth=4, sequences=16, steps=1024),
-            over=Range(octaves=planned_octaves(-2, 2), seeds=3),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=4, first=2),
             factors=(1, 2, 4, 8),
-            lines=(*_BASE, *_WIDER),
+            lines=(*_BASE, *_WIDER[:2]),
         ),
         "paper": SweepSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             factors=(1, 2, 4, 8),
             lines=(*_BASE, *_WIDER),

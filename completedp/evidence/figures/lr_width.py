@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import COLOURS
+from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import MOVES, STAYS, Line, Sweep, SweepSize
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.rules import Rules
 
 _EXPECTS = {"completedp": STAYS, "completep": STAYS, "mup": STAYS, "sp": MOVES}
@@ -19,6 +20,7 @@ def _lines(*names: str) -> tuple[Line, ...]:
             grows=("width",),
             rules=Rules(parameterisation=name),
             expects=_EXPECTS[name],
+            guess=-1.0 if name == "sp" else 0.0,
         )
         for name in names
     )
@@ -46,12 +48,12 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=64, depth=2, sequences=6, steps=4096),
-            over=Range(octaves=planned_octaves(-2, 2), seeds=4),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=4, first=2),
             factors=(1, 2, 4, 8),
             lines=_lines("completedp", "completep", "mup", "sp"),
         ),
         "paper": SweepSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             factors=(1, 2, 4, 8),
             lines=_lines("completedp", "completep", "mup", "sp"),

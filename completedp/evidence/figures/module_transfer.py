@@ -243,7 +243,7 @@ FIGURE = ModuleTransfer(
             seeds=3,
         ),
         "paper": ModuleSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             trials=5000,
             ratios=(Ratios(), Ratios(width=2.0, depth=2.0), Ratios(width=3.0, depth=4.0)),

@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 import completedp
+from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_bytes_atomically, write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.figures.figure import TINY, Figure, Found
-from completedp.evidence.figures.lab import Lab, data_for
+from completedp.evidence.figures.lab import Lab, check_sources, stdlib_tokens
 from completedp.evidence.figures.registry import figure_named
 from completedp.evidence.plots import require_matplotlib
 from completedp.studies.config import WorkerConfig
@@ -43,12 +44,17 @@ def run_figure(
     figure = figure_named(name)
     require_matplotlib()
     out = out.expanduser()
+    trains = figure.cost(size).trials > 0
+    if trains:
+        check_sources(size, data, model)  # before anything is made
+    elif data or model:
+        raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
     with only_process(out):
         if not quiet:
             print(f"{name}, {size}: {figure.cost(size).text(size)}", file=sys.stderr, flush=True)
         began = time.monotonic()
-        if figure.cost(size).trials:
-            text = data_for(size, data, out)
+        if trains:
+            text = data or stdlib_tokens(out)
             with Store(store or str(out / f"{name}-{size}.db")) as opened:
                 lab = Lab(
                     name,

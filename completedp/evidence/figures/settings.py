@@ -37,8 +37,8 @@ def setting(
 CONTEXTS = {"tiny": 16, "cpu": 64, "gpu": 256, "paper": 1024}
 HEADS = {"tiny": 8, "cpu": 16, "gpu": 32, "paper": 64}
 VOCABULARIES = {"tiny": 257, "cpu": 257, "gpu": 1024, "paper": 50_304}
-RATES = {"tiny": 2.0**-5, "cpu": 2.0**-6, "gpu": 2.0**-7, "paper": 2.0**-7}
+RATES = {"tiny": 2.0**-5, "cpu": 2.0**-5, "gpu": 2.0**-7, "paper": 2.0**-7}
 """Learning rates that sweeps are centred on: near the best of each size's base."""
-EVALUATION = {"tiny": 8, "cpu": 256, "gpu": 256, "paper": 1024}
-PAPER: dict[str, int] = {"width": 512, "depth": 4, "sequences": 128, "steps": 12_512}
-"""1.64B tokens."""
+EVALUATION = {"tiny": 8, "cpu": 128, "gpu": 256, "paper": 1024}
+PAPER = setting("paper", width=512, depth=4, sequences=128, steps=12_512)
+"""The paper's base of 50M weights, for 1.64B tokens."""

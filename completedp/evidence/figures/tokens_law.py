@@ -17,8 +17,9 @@ import numpy as np
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, GREY, canvas, finish
 from completedp.evidence.figures.figure import Cost, Found, Setting, judged
+from completedp.evidence.figures.lines import all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import all_axes_but, tuned_octave
+from completedp.evidence.figures.sweeps import tuned_octave
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
 from completedp.theory.rules import Rules
@@ -252,7 +253,7 @@ FIGURE = TokensLaw(
             over=Range(octaves=planned_octaves(-3, 2), seeds=3),
         ),
         "paper": LawSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             growth=((1, 1, 1), (1, 2, 2), (2, 2, 4), (2, 4, 8), (3, 4, 16), (4, 4, 32)),
             seeds=3,
             over=Range(octaves=planned_octaves(-3, 2), seeds=3),

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from completedp.common.progress import Reporter
-from completedp.evidence.figures.annealing import (
+from completedp.evidence.figures.lab import Lab
+from completedp.evidence.figures.schedules import (
     AnnealingSize,
     Levels,
     children,
@@ -14,7 +15,6 @@ from completedp.evidence.figures.annealing import (
     planned_with,
     schedule_of,
 )
-from completedp.evidence.figures.lab import Lab
 from completedp.training.runner import Runner
 from completedp.training.trials import State, Trial
 

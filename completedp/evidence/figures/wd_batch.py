@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import AMBER, BLUE, GREEN, GREY, RED
+from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize, all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import MOVES, STAYS, Line, Sweep, SweepSize, all_axes_but
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.roles import Role
 from completedp.theory.rules import Rules, Shift
 
@@ -74,12 +75,12 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=128, depth=4, sequences=8, steps=4096),
-            over=Range(octaves=planned_octaves(-3, 6, 1.5), seeds=5, reach=10),
+            over=Range(octaves=planned_octaves(-3, 6, 1.5), seeds=5, first=2, reach=10),
             factors=(1, 2, 4, 8),
             lines=(*_ADAMW, *_INDEPENDENT),
         ),
         "paper": SweepSize(
-            setting=setting("paper", **PAPER),
+            setting=PAPER,
             over=Range(octaves=planned_octaves(-3, 6, 1.5), seeds=3, reach=10),
             factors=(1, 2, 4, 8),
             lines=(*_ADAMW, *_INDEPENDENT),
