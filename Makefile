@@ -15,11 +15,13 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# Pages made from the code: the rules from their table, the architecture's graph from the imports.
+# Pages made from the code: the rules from their table, the architecture's graph from the imports,
+# the figures' table from their definitions.
 # Tests keep them equal.
 docs: .venv/ready
 	$(BIN)/completedp rules --markdown > docs/rules.md
 	$(BIN)/python scripts/import_graph.py
+	$(BIN)/python scripts/figures_table.py
 
 .venv/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -137,7 +137,7 @@ def test_an_interrupted_verb_says_whether_it_resumes(
 def test_those_that_resume() -> None:
     """Each verb says it of itself."""
     resuming = {name for name, verb in VERBS.items() if verb.resumes}
-    assert resuming == {"quickstart", "train", "search", "sweep", "fit-horizon"}
+    assert resuming == {"quickstart", "train", "search", "sweep", "fit-horizon", "figure"}
 
 
 def test_the_rules_choices_are_flags() -> None:
@@ -195,6 +195,10 @@ def test_doctor() -> None:
         (("data", "stdlib", "--out", "o", "--tokenizer", "bpe", "--vocab", "1e9"), "too large"),
         (("sweep", "--data", "x", "--out", "y"), "'x'"),
         (("sweep", "--data", "x", "--out", "y", "--z-loss", "nan"), "z_loss = nan"),
+        (("figure", "lr-widht"), "'lr-widht'"),
+        (("figure",), "which figure?"),
+        (("figure", "lr-width", "--data", "x", "--out", "y"), "'x'"),
+        (("figure", "lr-width", "--size", "gpu"), "--data"),
         (("bench", "slots", "--chunk", "-1"), "chunk = -1"),
         (("bench", "optimizer", "--shapes", "alps"), "'alps'"),
         (("bench", "slots", "--width", "65"), "width 65 is not divisible"),

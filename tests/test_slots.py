@@ -105,6 +105,32 @@ def test_float32_follows_the_loop_to_rounding(data: str, recipe: Recipe) -> None
     assert rounded.losses == pytest.approx(exact.losses, abs=1e-3)
 
 
+def test_a_run_in_parts_is_the_run(data: str, recipe: Recipe) -> None:
+    """Begun where another trial ended, in another slot, training is what it is in one go, and two
+    that begin there do not touch each other's."""
+    planned = plan_for(recipe)
+    (whole,) = make_slots(data, 1).run([Trial(plan=planned, seed=3, steps=30)])
+    slots = make_slots(data, 2)
+    (first,) = slots.run([Trial(plan=planned, seed=3, steps=30, until=13)])
+    assert first.state is not None
+    assert first.losses == whole.losses[:13]
+    rest = Trial(plan=planned, seed=3, steps=30, begin=first.state)
+    other = replace(rest, plan=plan_for(recipe.with_values(lr=2.0**-4)), key="other")
+    ended = by_key(list(slots.run([other, rest])))
+    assert ended[None].losses == pytest.approx(whole.losses[13:], abs=1e-12)
+    assert ended[None].valid_loss == pytest.approx(whole.valid_loss, abs=1e-12)
+    assert ended[None].state is None
+    assert ended["other"].valid_loss != pytest.approx(whole.valid_loss, abs=1e-4)
+
+
+def test_a_part_that_is_none_is_refused(data: str, recipe: Recipe) -> None:
+    """A trial that ends before it begins, or after its run does, is one line."""
+    for until in (0, 31):
+        trial = Trial(plan=plan_for(recipe), seed=0, steps=30, until=until)
+        with pytest.raises(CompletedpError, match=f"until {until}"):
+            list(make_slots(data, 1).run([trial]))
+
+
 def test_refilling_changes_nothing(data: str, recipe: Recipe) -> None:
     """Trials of different lengths through two slots end as they do one at a time."""
     lengths = (7, 30, 12, 5, 26, 1)

@@ -34,6 +34,7 @@ from completedp.cli import (  # noqa: F401 - each enters itself in VERBS
     search,
     sweep,
     fit_horizon,
+    figure,
     bench,
     doctor,
 )

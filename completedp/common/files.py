@@ -30,11 +30,16 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 def write_text_atomically(path: Path, text: str) -> None:
     """Write beside `path`, flush to disk, then rename over it: all or nothing."""
+    write_bytes_atomically(path, text.encode())
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """The same, of bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)

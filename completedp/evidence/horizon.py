@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from completedp.apply.plan import Plan
 from completedp.common.errors import CompletedpError
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
@@ -30,10 +29,12 @@ from completedp.evidence.config import HorizonConfig, HorizonGrid
 from completedp.evidence.exponents import Fit, Size, fit_exponent
 from completedp.evidence.horizon_result import BATCH, BOTH, TOKENS, TOLERANCE, HorizonResult
 from completedp.evidence.plots import horizon_svg
-from completedp.evidence.sweep import Point, run_points, space_around, spec_of_cells
+from completedp.evidence.sweep import Point
+from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
+from completedp.studies.listed import listed_losses, listed_spec, plan_of
 from completedp.studies.run import open_study, start, start_from
-from completedp.studies.spec import Site
+from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
@@ -130,13 +131,13 @@ def run_horizon(
     out = out.expanduser()
     _check(recipe, out)
     folder = out.with_suffix("")
-    spec = spec_of_cells(COORDINATES, task, recipe)
+    spec = listed_spec(task, recipe, COORDINATES)
     curves = {what: _scales(grid, recipe, what) for what in (TOKENS, BOTH, BATCH)}
-    plans = _plans(grid, task, recipe, curves)  # what cannot be trained is said before anything is
+    wanted = _wanted(grid, spec, task, curves)  # what cannot be trained is said before anything is
     with only_process(folder):
         with Store(store or str(folder / "horizon.db")) as opened:
             study = open_study(opened, STUDY, spec)
-            done = run_points(study, spec, task, plans, options, quiet=quiet)
+            done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
         result = judge_horizon(grid, recipe, done, folder=folder, noise=noise)
         text = json.dumps(result.to_dict(), indent=2, allow_nan=False)
@@ -219,27 +220,28 @@ def _tried(grid: HorizonGrid, what: str, factor: float) -> list[float]:
     return [middle + octave for octave in grid.octaves]
 
 
-def _plans(
+def _wanted(
     grid: HorizonGrid,
+    spec: StudySpec,
     task: Task,
-    recipe: Recipe,
     curves: Mapping[str, Mapping[float, Scale]],
-) -> dict[Point, tuple[Site, Plan]]:
-    """Every point with where it trains and its plan there; its octaves are what is left for the
-    learning rate alone, after the rules."""
-    space = space_around(recipe, COORDINATES)
+) -> dict[Point, Wanted]:
+    """Every point as a trial; what cannot be trained is said here.
+
+    Its octaves are what is left for the learning rate alone, after the rules.
+    """
     found = {}
     for what, scales in curves.items():
         for factor, scale in scales.items():
             task.data.examples(scale.batch)
             for octave in _tried(grid, what, factor):
                 exponent, left = _reached(what, factor, octave)
-                rules = replace(recipe.rules, token_exponent=exponent)
+                rules = replace(spec.recipe.rules, token_exponent=exponent)
                 site = Site(scale=scale, rules=rules)
-                moved = site.recipe(space.recipe(recipe, space.bounds.start + left))
-                planned = task.plan(moved, scale)
+                plan_of(spec, task, Wanted(site=site, octaves=(left,), seed=0))
                 for seed in range(grid.seeds):
-                    found[_point(what, factor, octave, seed)] = site, planned
+                    point = _point(what, factor, octave, seed)
+                    found[point] = Wanted(site=site, octaves=(left,), seed=seed)
     return found
 
 

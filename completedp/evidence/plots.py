@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from completedp.common.extras import import_extra
-from completedp.evidence.config import SweepGrid
-from completedp.evidence.exponents import Fit
 from completedp.evidence.horizon_result import BATCH, HorizonResult
-from completedp.evidence.result import CheckResult
-from completedp.evidence.rows import Row
+
+if TYPE_CHECKING:
+    from completedp.evidence.config import SweepGrid
+    from completedp.evidence.exponents import Fit
+    from completedp.evidence.result import CheckResult
+    from completedp.evidence.rows import Row
 
 _QUANTITY_TITLES = {
     "own": "own contribution to the output",
@@ -28,7 +30,7 @@ def check_svg(result: CheckResult, quantities: Sequence[str] = tuple(_QUANTITY_T
     names = list(dict.fromkeys(row.parameterisation for row in measured))
     along = list(dict.fromkeys(row.axis for row in measured))
     quantities = list(dict.fromkeys(row.quantity for row in measured))
-    plt = _pyplot()
+    plt = pyplot()
     columns = [(name, quantity) for name in names for quantity in quantities]
     figure, axes = plt.subplots(
         len(along),
@@ -52,14 +54,14 @@ def check_svg(result: CheckResult, quantities: Sequence[str] = tuple(_QUANTITY_T
             panel.tick_params(labelsize=7, labelleft=True)
             if panel is panels[0]:
                 panel.set_ylabel("root mean square", fontsize=8)
-    return _svg(plt, figure)
+    return svg_text(figure)
 
 
 def curves_svg(
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str
 ) -> str:
     """Named curves in one panel."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, panel = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for name, (xs, ys) in curves.items():
         panel.plot(xs, ys, label=name, linewidth=1.4)
@@ -67,12 +69,12 @@ def curves_svg(
     panel.set_ylabel(y)
     panel.grid(alpha=0.3)
     panel.legend(frameon=False)
-    return _svg(plt, figure)
+    return svg_text(figure)
 
 
 def search_svg(studies: Mapping[str, Sequence[Any]]) -> str:
     """Losses of studies' trials as they finished: whole ones as dots, the best so far as a line."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, panels = plt.subplots(
         1,
         len(studies),
@@ -95,7 +97,7 @@ def search_svg(studies: Mapping[str, Sequence[Any]]) -> str:
         shown += [losses[0], *sorted(losses)[: math.ceil(0.9 * len(losses))]]  # not the worst
     panels[0][0].set_ylim(min(shown) - 0.02, max(shown) + 0.05)
     panels[0][0].set_ylabel("validation loss")
-    return _svg(plt, figure)
+    return svg_text(figure)
 
 
 def sweep_svg(config: SweepGrid, lines: Sequence[Any]) -> str:
@@ -104,7 +106,7 @@ def sweep_svg(config: SweepGrid, lines: Sequence[Any]) -> str:
     With one hyperparameter a panel has a curve per scale; with two, a map at the largest scale,
     with the base's optimum and its own.
     """
-    plt = _pyplot()
+    plt = pyplot()
     names, rows = config.parameterisations, config.axes
     figure, axes = plt.subplots(
         len(rows),
@@ -123,7 +125,7 @@ def sweep_svg(config: SweepGrid, lines: Sequence[Any]) -> str:
             panel.set_title(f"{axis}, {name}", fontsize=10)
     for panel in axes[-1]:
         panel.set_xlabel(f"log2({config.vary[0]} / recipe's)")
-    return _svg(plt, figure)
+    return svg_text(figure)
 
 
 def _sweep_curves(
@@ -173,7 +175,7 @@ def _sweep_map(plt: Any, panel: Any, config: SweepGrid, maps: Sequence[Any], axi
 
 def horizon_svg(result: HorizonResult) -> str:
     """Best learning rates against tokens, and batch, with the fitted line and the rule's."""
-    plt = _pyplot()
+    plt = pyplot()
     fits = [fit for fit in (result.tokens, result.both, result.batch) if fit is not None]
     figure, panels = plt.subplots(
         1, len(fits), figsize=(4.6 * len(fits), 3.4), squeeze=False, layout="constrained"
@@ -181,7 +183,7 @@ def horizon_svg(result: HorizonResult) -> str:
     for panel, fit in zip(panels[0], fits, strict=True):
         rule = 0.5 if fit.what == BATCH else result.before.rules.token_exponent
         _horizon_panel(panel, fit, rule)
-    return _svg(plt, figure)
+    return svg_text(figure)
 
 
 def _horizon_panel(panel: Any, fit: Fit, rule: float) -> None:
@@ -236,7 +238,8 @@ def require_matplotlib() -> None:
     import_extra("matplotlib", "drawing plots")
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib.pyplot without a screen, for SVG that is small and always the same."""
     require_matplotlib()
     import matplotlib
 
@@ -250,12 +253,12 @@ def _pyplot() -> Any:
 
 def new_figure(columns: int) -> tuple[Any, Any]:
     """A figure with panels side by side, for scripts that draw their own."""
-    return _pyplot().subplots(1, columns, figsize=(4.8 * columns, 3.4), layout="constrained")
+    return pyplot().subplots(1, columns, figsize=(4.8 * columns, 3.4), layout="constrained")
 
 
 def svg_text(figure: Any) -> str:
     """A figure as SVG; it is closed."""
-    return _svg(_pyplot(), figure)
+    return _svg(pyplot(), figure)
 
 
 def _svg(plt: Any, figure: Any) -> str:

@@ -19,23 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from completedp.apply.plan import Plan
 from completedp.common.errors import CompletedpError
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.config import BASE, SweepConfig, SweepGrid
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
-from completedp.studies.cells import NAME as CELLS
-from completedp.studies.cells import Cell, add_cells, add_sites, read_cells
+from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
-from completedp.studies.engines import Bounds
-from completedp.studies.objective import Objective
+from completedp.studies.listed import listed_losses, listed_spec, plan_of
 from completedp.studies.run import open_study, start, start_from
-from completedp.studies.session import work_shown
-from completedp.studies.space import Space, check_coordinates
 from completedp.studies.spec import Site, StudySpec
-from completedp.studies.store import Store, Study
+from completedp.studies.store import Store
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, Task
@@ -43,8 +38,6 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 STUDY = "sweep"
-_REACH = 64.0
-"""Octaves that no sweep goes beyond."""
 
 
 @dataclass(frozen=True, order=True)
@@ -167,33 +160,18 @@ def run_sweep(
     """Run what is not yet run, judge, and write verdict.json and sweep.svg."""
     require_matplotlib()
     folder = out.expanduser()
-    spec = spec_of_cells(grid.coordinates, task, recipe)
-    plans = _plans(grid, task, recipe)  # what cannot be trained is said before anything is
+    spec = listed_spec(task, recipe, grid.coordinates)
+    _check_types(grid.coordinates, task.types(recipe.base))
+    wanted = _wanted(grid, spec, task)  # what cannot be trained is said before anything is
     with only_process(folder), Store(store or str(folder / "sweep.db")) as opened:
-        done = run_points(open_study(opened, STUDY, spec), spec, task, plans, options, quiet=quiet)
+        study = open_study(opened, STUDY, spec)
+        done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         result = SweepResult(grid=grid, lines=judge(grid, done), out=folder)
         write_text_atomically(
             folder / "verdict.json", json.dumps(result.to_dict(), indent=2) + "\n"
         )
         write_text_atomically(folder / "sweep.svg", sweep_svg(grid, result.lines))
     return result
-
-
-def run_points(
-    study: Study,
-    spec: StudySpec,
-    task: Task,
-    plans: Mapping[Point, tuple[Site, Plan]],
-    options: WorkerConfig,
-    *,
-    quiet: bool = False,
-) -> dict[Point, float]:
-    """The loss of every point; trials that the study does not have yet are added and run."""
-    objective = Objective(spec, task, options, study)
-    numbers = _listed(study, objective, plans)
-    work_shown(study, objective, title=study.name, quiet=quiet)
-    losses = {row.number: row.loss for row in study.finished_since(0)}
-    return {point: losses[number] for point, number in numbers.items()}
 
 
 def judge(config: SweepGrid, done: dict[Point, float]) -> list[Line]:
@@ -259,22 +237,6 @@ def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
     return "\n".join(out)
 
 
-def spec_of_cells(coordinates: Sequence[str], task: Task, recipe: Recipe) -> StudySpec:
-    """A study over these coordinates; its cells may grow, and so are not part of it."""
-    check_coordinates(recipe, coordinates)
-    _check_types(coordinates, task.types(recipe.base))
-    return StudySpec(
-        engine=CELLS,
-        seed=0,
-        stop_early=False,
-        space=space_around(recipe, coordinates),
-        recipe=recipe,
-        sites=(),
-        task=task.identity(recipe.base),
-        trials=1,
-    )
-
-
 def _check_types(coordinates: Sequence[str], types: Sequence[str]) -> None:
     """Raise where a coordinate would change nothing, as the model has no tensor of its type."""
     for name in coordinates:
@@ -286,9 +248,9 @@ def _check_types(coordinates: Sequence[str], types: Sequence[str]) -> None:
             )
 
 
-def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Site, Plan]]:
-    """Every point of the grid with where it trains and its plan there."""
-    space = space_around(recipe, grid.coordinates)
+def _wanted(grid: SweepGrid, spec: StudySpec, task: Task) -> dict[Point, Wanted]:
+    """Every point of the grid as a trial; what cannot be trained is said here."""
+    recipe = spec.recipe
     found = {}
     for axis, factor in grid.scales:
         scale = recipe.base
@@ -298,52 +260,11 @@ def _plans(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Point, tuple[Sit
         for name in grid.parameterisations:
             site = Site(scale=scale, rules=replace(recipe.rules, parameterisation=name))
             for octaves in itertools.product(*grid.grid):
-                moved = site.recipe(space.recipe(recipe, space.bounds.start + octaves))
-                planned = task.plan(moved, scale)
+                plan_of(spec, task, Wanted(site=site, octaves=octaves, seed=0))
                 for seed in range(grid.seeds):
-                    found[Point(axis, factor, name, octaves, seed)] = site, planned
+                    point = Point(axis, factor, name, octaves, seed)
+                    found[point] = Wanted(site=site, octaves=octaves, seed=seed)
     return found
-
-
-def space_around(recipe: Recipe, coordinates: Sequence[str]) -> Space:
-    """Octaves count from where the recipe is, which a search may have moved."""
-    start = recipe.hyperparameters.vector(coordinates)
-    bounds = Bounds(low=start - _REACH, high=start + _REACH, start=start)
-    return Space(kind=CELLS, coordinates=tuple(coordinates), bounds=bounds)
-
-
-def _listed(
-    study: Study, objective: Objective, plans: Mapping[Point, tuple[Site, Plan]]
-) -> dict[Point, int]:
-    """The number of every point's trial; those that the study does not have yet are added."""
-    sites = add_sites(study, list(dict.fromkeys(site for site, _ in plans.values())))
-    known = {
-        _identity(objective.plan(cell.site, np.array(cell.point)), cell.seed): number
-        for number, cell in enumerate(read_cells(study))
-    }
-    cells: dict[Any, Cell] = {}
-    start = objective.space.bounds.start
-    for point, (site, planned) in plans.items():
-        identity = _identity(planned, point.seed)
-        if identity not in known and identity not in cells:
-            there = tuple((start + point.octaves).tolist())
-            cells[identity] = Cell(sites.index(site), there, point.seed)
-    # Larger scales first: they take longest, and what is slow last would run alone.
-    order = sorted(cells.values(), key=lambda cell: (-_work(sites[cell.site].scale), cell.site))
-    numbers = {cell: number for number, cell in enumerate(add_cells(study, order))}
-    known |= {identity: numbers[cell] for identity, cell in cells.items()}
-    return {point: known[_identity(planned, point.seed)] for point, (_, planned) in plans.items()}
-
-
-def _work(scale: Scale) -> float:
-    return float(scale.width**2 * scale.depth * scale.tokens)
-
-
-def _identity(planned: Plan, seed: int) -> Any:
-    """All that a trial's outcome depends on: equal for trials that are the same training."""
-    tensors = tuple((t.init_std, t.optimizer, *t.knobs.values()) for t in planned.tensors)
-    multipliers = (*planned.residual_multipliers, planned.output_multiplier)
-    return planned.target, seed, multipliers, tensors, planned.recipe.schedule
 
 
 def _without_infinities(losses: Any) -> Any:

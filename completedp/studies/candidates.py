@@ -50,7 +50,7 @@ def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
         START: start,
         RECOMMENDED: found,
         LUCKIEST: fold.engine.best_point,
-        EARLIER: _earlier(study, objective, fold.seen // 2),
+        EARLIER: recommended_after(study, objective, fold.seen // 2),
         HALF_WAY: (start + found) / 2,
         WITHOUT_LR: np.where(is_lr, start, found),
     }
@@ -67,7 +67,7 @@ def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
     return different
 
 
-def _earlier(study: Study, objective: Objective, trials: int) -> np.ndarray:
+def recommended_after(study: Study, objective: Objective, trials: int) -> np.ndarray:
     """What the engine recommended when so many trials had finished."""
     engine = objective.engine(study)
     for trial in study.finished_since(0)[:trials]:

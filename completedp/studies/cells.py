@@ -16,6 +16,7 @@ from completedp.common.errors import CompletedpError
 from completedp.studies.engines import Bounds, Engine, Proposal
 from completedp.studies.spec import Site
 from completedp.studies.study import Study
+from completedp.theory.scale import Scale
 
 NAME = "cells"
 """The engine's name in a study's spec, and the note's that holds the list."""
@@ -29,6 +30,15 @@ class Cell:
 
     site: int
     point: tuple[float, ...]
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A trial to be run: where, octaves from the recipe's own values, seed."""
+
+    site: Site
+    octaves: tuple[float, ...]
     seed: int
 
 
@@ -90,3 +100,8 @@ def add_sites(study: Study, wanted: Sequence[Site]) -> list[Site]:
         return {"sites": [site.to_dict() for site in every]}
 
     return [Site.from_dict(site) for site in study.change_note(SITES, grown)["sites"]]
+
+
+def work_of(scale: Scale) -> float:
+    """What a trial costs, up to a factor, to put the large ones first."""
+    return float(scale.width**2 * scale.depth * scale.tokens)

@@ -13,7 +13,7 @@ from completedp.studies.cells import Cells, read_cells, read_sites
 from completedp.studies.config import WorkerConfig
 from completedp.studies.engines import PAPER_GRID, Engine, paper_levels
 from completedp.studies.registry import make_engine
-from completedp.studies.sites import SeveralSites
+from completedp.studies.sites import ROUND, SeveralSites
 from completedp.studies.space import Space, make_space
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.study import Claim, Study
@@ -139,9 +139,9 @@ class Objective:
         return self._sites[number]
 
     def at_most(self, scale: Scale, left: int) -> int:
-        """How many of `left` trials can be at a scale: of listed ones it is known."""
+        """How many of `left` trials can be at a scale at once, as far as that is known."""
         if self.spec.engine != CELLS or self._study is None:
-            return left
+            return left if len(self.spec.sites) == 1 else min(left, ROUND)
         listed = (self.site(cell.site).scale for cell in read_cells(self._study))
         return min(left, sum(each == scale for each in listed))
 

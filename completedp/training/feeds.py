@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from completedp.common.errors import CompletedpError
 from completedp.tasks.data import Batch, Data, Examples, Order, Stream, on_device
 
 
@@ -19,8 +20,8 @@ class Feed(Protocol):
         """Make room for so many slots."""
         ...
 
-    def fill(self, slot: int, seed: int, steps: int) -> None:
-        """Begin a trial's data in a slot."""
+    def fill(self, slot: int, seed: int, steps: range) -> None:
+        """Begin a trial's data in a slot, for some of its steps."""
         ...
 
     def load(self) -> None:
@@ -52,9 +53,9 @@ class ExamplesFeed:
         self._order = torch.zeros(shape, device=self._device, dtype=torch.int64)
         self._slots = torch.arange(count, device=self._device)
 
-    def fill(self, slot: int, seed: int, steps: int) -> None:
-        order = Order(self._examples, self._size, seed).steps(0, steps)
-        self._order[slot, :steps] = torch.from_numpy(order)
+    def fill(self, slot: int, seed: int, steps: range) -> None:
+        order = Order(self._examples, self._size, seed).steps(steps.start, steps.stop)
+        self._order[slot, steps.start : steps.stop] = torch.from_numpy(order)
 
     def load(self) -> None:
         pass
@@ -78,9 +79,11 @@ class StreamFeed:
         self._iterators: dict[int, Iterator[Batch]] = {}
         self._left: dict[int, int] = {}
 
-    def fill(self, slot: int, seed: int, steps: int) -> None:
+    def fill(self, slot: int, seed: int, steps: range) -> None:
+        if steps.start:
+            raise CompletedpError("a stream of data cannot be begun in its middle: give a dataset")
         self._iterators[slot] = self._stream.for_training(self._size, seed)
-        self._left[slot] = steps
+        self._left[slot] = len(steps)
 
     def load(self) -> None:
         for slot, batches in self._iterators.items():

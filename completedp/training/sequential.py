@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from completedp.apply.optimise import set_learning_rates
+from completedp.common.errors import CompletedpError
 from completedp.lm.loss import Loss
 from completedp.tasks.data import Batch, held_out_batches, training_batches
 from completedp.tasks.task import Task, give_memory
@@ -60,6 +61,10 @@ class OneAtATime:
     def _train(
         self, trial: Trial[Key], stop: Stop[Key] | None, progress: Progress | None
     ) -> Outcome[Key]:
+        if trial.begin is not None or trial.until is not None:
+            raise CompletedpError(
+                f"{self._task.name} trains one trial at a time, and parts of a run need slots"
+            )
         scale = trial.plan.target
         model = self._task.model(scale, None if self._dtype == torch.float32 else self._dtype)
         planned = self._task.plan(trial.plan.recipe, scale, model)  # the trial's has no memory

@@ -38,6 +38,7 @@ from completedp.training.trials import (
     Key,
     Outcome,
     Progress,
+    State,
     Stop,
     Trial,
     diverged,
@@ -66,15 +67,23 @@ class _Family:
         apply = self._update.apply
         self._apply = compiled(apply, dynamic=True) if compile else apply
 
-    def fill(self, slot: int, plan: Plan) -> None:
-        """A trial's values, and no state."""
+    def fill(self, slot: int, plan: Plan, begun: Sequence[Sequence[Tensor]] | None = None) -> None:
+        """A trial's values, and its state where it was begun elsewhere."""
         of_trial = [plan.tensors[i].knobs for i in self._members]
         for name, values in self._values.items():
             column = [knobs[name] for knobs in of_trial]
             values[:, slot] = torch.tensor(column, dtype=torch.float64)
-        for kept in self._state:
-            for tensor in kept:
-                tensor[slot].zero_()
+        for kind, kept in enumerate(self._state, start=1):  # after the weights
+            for member, tensor in zip(self._members, kept, strict=True):
+                tensor[slot].zero_() if begun is None else tensor[slot].copy_(begun[member][kind])
+
+    def state(self, slot: int) -> dict[int, tuple[Tensor, ...]]:
+        """Copies of a slot's weights and state, by the tensor's place in the plan."""
+        stacked = zip(self._members, self._parameters, *self._state, strict=True)
+        return {
+            member: tuple(part[slot].detach().clone() for part in parts)
+            for member, *parts in stacked
+        }
 
     def step(self, grads: Sequence[Tensor], schedule: Tensor, step: Tensor) -> None:
         """An update of every tensor in every slot: schedule and step are [slots]."""
@@ -237,7 +246,7 @@ class Slots:
             for slot, trial in running.items():
                 if diverged(curves[slot]):
                     ended[slot] = "diverged"
-                elif len(curves[slot]) == trial.steps:
+                elif len(curves[slot]) == trial.length:
                     ended[slot] = "ok"
             if stop is not None:
                 going = [slot for slot in running if slot not in ended]
@@ -247,19 +256,26 @@ class Slots:
                 losses, trial = curves.pop(slot), running.pop(slot)
                 if status == "diverged":
                     losses = losses[: first_bad(losses)]
-                yield Outcome(trial=trial, status=status, losses=losses, valid_loss=valid.get(slot))
+                keeps = status == "ok" and trial.until is not None
+                yield Outcome(
+                    trial=trial,
+                    status=status,
+                    losses=losses,
+                    valid_loss=valid.get(slot),
+                    state=self._state(slot, trial.last) if keeps else None,
+                )
 
     def _turn(
         self, running: dict[int, Trial[Key]], curves: dict[int, list[float]]
     ) -> tuple[int, dict[int, float]]:
         """Some steps of all, added to their curves: how many, and losses of those that are done."""
         # To where the next trial ends, so that its slot is not idle for a step.
-        left = min(trial.steps - len(curves[slot]) for slot, trial in running.items())
+        left = min(trial.length - len(curves[slot]) for slot, trial in running.items())
         steps = min(left, CHECK_EVERY)
         recent = torch.stack([self.train_step() for _ in range(steps)], dim=1).tolist()
         for slot, losses in curves.items():
             losses += recent[slot]
-        whole = [slot for slot, trial in running.items() if len(curves[slot]) == trial.steps]
+        whole = [slot for slot, trial in running.items() if len(curves[slot]) == trial.length]
         return steps, self._evaluate([slot for slot in whole if not diverged(curves[slot])])
 
     @torch.no_grad()
@@ -281,17 +297,33 @@ class Slots:
             raise CompletedpError(
                 f"a trial of {trial.steps} steps does not fit a stack of {self.max_steps}"
             )
-        for tensor in plan.tensors:
-            self._parameters[tensor.name][slot].copy_(draw(tensor, trial.seed))
+        if not 0 <= trial.first < trial.last <= trial.steps:
+            raise CompletedpError(
+                f"a trial of {trial.steps} steps cannot be trained from step {trial.first} until "
+                f"{trial.last}"
+            )
+        begun = None if trial.begin is None else trial.begin.tensors
+        for index, tensor in enumerate(plan.tensors):
+            drawn = draw(tensor, trial.seed) if begun is None else begun[index][0]
+            self._parameters[tensor.name][slot].copy_(drawn)
         for family in self._families:
-            family.fill(slot, plan)
+            family.fill(slot, plan, begun)
         for name, value in plan.buffers.items():
             if name in self._buffers:
                 self._buffers[name][slot] = torch.tensor(value, dtype=torch.float64)
-        schedule = [plan.recipe.schedule(step, trial.steps) for step in range(trial.steps)]
-        self._schedule[slot, : trial.steps] = torch.tensor(schedule, dtype=torch.float64)
-        self._feed.fill(slot, trial.seed, trial.steps)
-        self._step[slot] = 0
+        steps = range(trial.first, trial.last)
+        schedule = [plan.recipe.schedule(step, trial.steps) for step in steps]
+        self._schedule[slot, steps.start : steps.stop] = torch.tensor(schedule, dtype=torch.float64)
+        self._feed.fill(slot, trial.seed, steps)
+        self._step[slot] = trial.first
+
+    def _state(self, slot: int, step: int) -> State:
+        """A copy of where a slot is."""
+        found: dict[int, tuple[Tensor, ...]] = {}
+        for family in self._families:
+            found |= family.state(slot)
+        tensors = tuple(found[index] for index in range(len(found)))
+        return State(step=step, tensors=tensors)
 
     def prepare(self) -> None:
         """Compile and record the program, where that is not done yet; slots are empty after it."""

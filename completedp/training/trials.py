@@ -20,13 +20,42 @@ EVALUATION_TOKENS = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
+class State:
+    """Where a run is: its step, and by the plan's tensors weights and optimizer's state."""
+
+    step: int
+    tensors: tuple[tuple[torch.Tensor, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial(Generic[Key]):
-    """A plan for a model, a seed, a length, and what the asker knows it by."""
+    """A plan for a model, a seed, a length, and what the asker knows it by.
+
+    Schedule and data are those of `steps` in all, also where only a part of them is trained: from
+    another trial's `begin` on, `until` a step, where it is judged and its state is kept.
+    """
 
     plan: Plan
     seed: int
     steps: int
     key: Key = None  # type: ignore[assignment]
+    begin: State | None = None
+    until: int | None = None
+
+    @property
+    def first(self) -> int:
+        """The step that it begins at."""
+        return 0 if self.begin is None else self.begin.step
+
+    @property
+    def last(self) -> int:
+        """The step that it ends before."""
+        return self.steps if self.until is None else self.until
+
+    @property
+    def length(self) -> int:
+        """How many steps are trained."""
+        return self.last - self.first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +69,8 @@ class Outcome(Generic[Key]):
     """The loss of every step, to the last finite one where it diverged."""
     valid_loss: float | None
     """None where it did not get to its end."""
+    state: State | None = None
+    """Where it was at its end, of a trial that was asked for `until` a step."""
 
     @property
     def key(self) -> Key:

@@ -1,0 +1,215 @@
+"""Figure: a claim of the paper as an experiment, at any of its sizes, with a verdict in numbers.
+
+A figure is one definition that says what is trained at each size, what that costs, what the numbers
+say of the claim, and how they are drawn. No torch here: `figure --list` answers at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from completedp.common.progress import duration
+from completedp.theory.roles import Role
+from completedp.theory.rules import Rules
+from completedp.theory.scale import Scale
+
+SIZES = ("cpu", "gpu", "paper")
+TINY = "tiny"
+"""A size for tests: seconds, and no claim can be judged by it."""
+PASS, FAIL, OPEN = "pass", "fail", "not settled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One claim, what was measured, and whether it holds."""
+
+    claim: str
+    measured: float | None
+    """None where it could not be measured."""
+    low: float | None
+    high: float | None
+    """The interval of 95 %."""
+    unit: str
+    verdict: str
+    """pass, fail, or not settled: the interval has the limit in it, or nothing was measured."""
+
+    def __str__(self) -> str:
+        shown = "not measured"
+        if self.measured is not None:
+            shown = f"{self.measured:.3g}"
+            if self.low is not None and self.high is not None:
+                shown += f" [{self.low:.3g}, {self.high:.3g}]"
+            shown += f" {self.unit}".rstrip()
+        return f"{self.verdict:<12} {self.claim}: {shown}"
+
+
+def judged(
+    claim: str,
+    measured: float | None,
+    interval: tuple[float, float] | None,
+    *,
+    unit: str = "",
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+) -> Finding:
+    """Pass where the whole interval is within the limits, fail where all of it is outside."""
+    low, high = interval or (None, None)
+    verdict = OPEN
+    if low is not None and high is not None and math.isfinite(low + high):
+        if at_least <= low and high <= at_most:
+            verdict = PASS
+        elif high < at_least or low > at_most:
+            verdict = FAIL
+    if measured is not None and not math.isfinite(measured):
+        measured = low = high = None
+    return Finding(claim=claim, measured=measured, low=low, high=high, unit=unit, verdict=verdict)
+
+
+def size_of_change(change: float, half: float) -> tuple[float, float]:
+    """The interval of a change's size, given that of the change: |x| of all x within."""
+    low, high = change - half, change + half
+    nearest = 0.0 if low <= 0.0 <= high else min(abs(low), abs(high))
+    return nearest, max(abs(low), abs(high))
+
+
+def spread(errors: Iterable[float], seeds: int) -> float:
+    """Half the interval of 95 % of a sum or difference, from the standard errors of its parts."""
+    parts = list(errors)
+    return student(len(parts) * (seeds - 1)) * math.hypot(*parts)
+
+
+def student(freedom: int) -> float:
+    """Student's t at 97.5 %, by its Cornish-Fisher series, within 1 % from 3 degrees on."""
+    if freedom <= 2:
+        return {1: 12.706, 2: 4.303}.get(freedom, math.inf)
+    z, n = 1.959964, freedom
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / n + second / n**2 + third / n**3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a figure found."""
+
+    findings: Sequence[Finding]
+    numbers: dict[str, Any]
+    """What the findings were judged by, as plain values."""
+    raw: Any
+    """Every measurement, as plain values."""
+    text: str
+    """The numbers as a table for people."""
+    svg: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a figure takes to run, as far as it can be known beforehand."""
+
+    trials: int = 0
+    steps: int = 0
+    """Of all trials together."""
+    flop: float = 0.0
+    shapes: int = 0
+    """Programs to compile."""
+    seconds_besides: float = 0.0
+    """Of work that is no training."""
+
+    def __add__(self, other: Cost) -> Cost:
+        mine, theirs = asdict(self), asdict(other)
+        return Cost(**{name: mine[name] + theirs[name] for name in mine})
+
+    def seconds(self, size: str) -> float:
+        """About how long it takes on the machine that a size is meant for."""
+        rate, each_step, compiling = SPEEDS[size]
+        training = self.flop / rate + self.steps * each_step
+        return training + compiling * self.shapes + self.seconds_besides
+
+    def text(self, size: str) -> str:
+        """For people."""
+        if not self.trials:
+            return f"no training, about {self.seconds_besides:.0f} s"
+        machine = "2 CPU cores" if size in (TINY, "cpu") else "one H200"
+        return (
+            f"about {self.trials:,} trials, {self.steps:,} trial-steps, {self.flop:.1e} FLOP: "
+            f"{duration(self.seconds(size))} on {machine}"
+        )
+
+
+SPEEDS = {
+    TINY: (3e10, 1e-3, 0.0),
+    "cpu": (3e10, 1e-3, 10.0),
+    "gpu": (5.5e13, 1e-5, 20.0),
+    "paper": (2e14, 0.0, 60.0),
+}
+"""FLOP a second in slots, seconds a step of a trial takes besides, and seconds to compile a shape:
+measured on two idle cores and on one H200 with models of width 64 to 256; assumed for the
+paper's."""
+
+
+def training_cost(
+    scale: Scale, *, vocab: int, context: int, trials: float, mlp_ratio: float = 4.0
+) -> Cost:
+    """What so many trials of the reference model at a scale take: 6 FLOP a weight and token."""
+    block = (4 + 2 * mlp_ratio) * scale.width**2
+    weights = scale.depth * block + vocab * scale.width  # an embedding is read, not multiplied
+    attention = 12 * scale.depth * scale.width * context / 2
+    flop = (6 * weights + attention) * scale.tokens
+    count = math.ceil(trials)
+    return Cost(trials=count, steps=count * scale.steps, flop=flop * trials, shapes=1)
+
+
+def same_training(rules: Rules, scale: Scale, base: Scale) -> Any:
+    """Equal for rules that carry any recipe to a scale in the same way."""
+    ratios = scale / base
+    factors = tuple(tuple(rules.factors(role, ratios).to_dict().values()) for role in Role)
+    return scale, factors, rules.residual_multiplier(ratios), rules.beta_rule, rules.weight_decay
+
+
+class Figure(Protocol):
+    """One experiment."""
+
+    @property
+    def name(self) -> str:
+        """As the command line has it."""
+        ...
+
+    @property
+    def claim(self) -> str:
+        """What the paper says, in one sentence."""
+        ...
+
+    @property
+    def paper(self) -> str:
+        """Where the paper says it."""
+        ...
+
+    def cost(self, size: str) -> Cost:
+        """What a size takes."""
+        ...
+
+    def run(self, size: str, lab: Any) -> Found:
+        """Train what is not trained yet in a `Lab`, judge, and draw."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all trials of a figure have in common at one size: the base and its text."""
+
+    base: Scale
+    context: int
+    head_dim: int
+    vocab: int
+    """Of the text that the cost is reckoned for; a user's may have another."""
+    eval_examples: int
+    values: dict[str, float]
+    """Global values from which octaves count."""
+
+    def cost(self, scale: Scale, trials: float) -> Cost:
+        """Of so many trials at a scale."""
+        return training_cost(scale, vocab=self.vocab, context=self.context, trials=trials)

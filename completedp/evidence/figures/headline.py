@@ -1,0 +1,482 @@
+"""headline: per-module values of a small model against global ones, up to 500 times the FLOP.
+
+Three arms, each tuned by the same engine with trials at the base and at a deeper and longer scale,
+and each chosen by the same ladder:
+
+    uniform   one value for every module, the initial scale among them: the paper's baseline
+    global    the same, from an embedding that starts eight times larger than the rest
+    module    the first half of `global`'s trials, then as many again over module types
+
+So `global` and `module` have had the same number of trials at the same scales. All are then trained
+at scales up to the target on seeds that nothing was chosen by, `global` also for longer: the
+speed-up is the tokens that it needs for the loss of `module`. At the target the learning rates of
+both are moved, too: what a user loses by never tuning there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED, canvas, finish
+from completedp.evidence.figures.figure import Cost, Finding, Found, Setting, judged, student
+from completedp.evidence.figures.settings import PAPER, setting
+from completedp.studies.cells import Wanted
+from completedp.studies.spec import Site
+from completedp.theory.hparams import TUNABLE
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Ratios, Scale
+
+if TYPE_CHECKING:
+    from completedp.evidence.figures.lab import Lab
+
+UNIFORM, GLOBAL, MODULE = "uniform", "global", "module"
+ARMS = {UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
+TUNABLES = (*TUNABLE, "warmup")
+_FRESH = 1_000_000
+"""The first seed of those that nothing was chosen by."""
+_CANDIDATES = 6
+"""About how many stand on the first rung of a ladder."""
+_DRAWS = 20_000
+_ENDLESS = 1e6
+"""Times the tokens that stand for never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadlineSize:
+    """What is searched, and where it is measured."""
+
+    setting: Setting
+    token_exponent: float
+    """Of the horizon rule; the printed 1/2 is too steep for every recipe that was measured."""
+    site: Ratios
+    """Where every other round of a search trains."""
+    trials: int
+    """Of half a search: each arm has two halves."""
+    rungs: tuple[Ratios, ...]
+    rung_seeds: int
+    scales: tuple[Ratios, ...]
+    """Where the arms are measured, from the base to the target."""
+    seeds: tuple[int, ...]
+    """At each of them."""
+    lengths: tuple[float, ...]
+    """How much longer `global` trains besides."""
+    around: tuple[float, ...]
+    """Octaves that learning rates are moved by at the target."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speedup:
+    """How many times the tokens `global` needs for the loss of `module` at one scale."""
+
+    value: float | None
+    """None where its loss does not fall with its length."""
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """The figure."""
+
+    name: str = "headline"
+    claim: str = (
+        "Per-module values found on a small model train a far larger one faster than global "
+        "values tuned with as many trials"
+    )
+    paper: str = "Figure 1"
+    sizes: Mapping[str, HeadlineSize]
+
+    def cost(self, size: str) -> Cost:
+        """Searches, ladders, and the runs at every scale."""
+        at = self.sizes[size]
+        base, price = at.setting.base, at.setting.cost
+        searched = 5 * at.trials / 2
+        total = price(base, searched) + price(base.times(at.site), searched)
+        for rung in at.rungs:
+            total += price(base.times(rung), len(ARMS) * _CANDIDATES * at.rung_seeds)
+        for ratios, seeds in zip(at.scales, at.seeds, strict=True):
+            runs = seeds * (len(ARMS) + sum(at.lengths))
+            total += price(base.times(ratios), runs)
+        return total + price(base.times(at.scales[-1]), 2 * len(at.around))
+
+    def run(self, size: str, lab: Lab) -> Found:
+        """Search, climb, train, judge, draw."""
+        at = self.sizes[size]
+        task = lab.task(at.setting)
+        uniform = _start(lab.plain_recipe(task, at.setting), at)
+        boosted = _start(lab.recipe(task, at.setting), at)
+        halves = {"trials": 2 * at.trials, "space": "global"}
+        searches = {
+            UNIFORM: self._searched(lab, at, UNIFORM, uniform, **halves),
+            GLOBAL: self._searched(lab, at, GLOBAL, boosted, **halves),
+        }
+        middle = searches[GLOBAL].recommended_after(at.trials)
+        searches[MODULE] = self._searched(lab, at, MODULE, middle, trials=at.trials, space="type")
+        rungs = [at.setting.base.times(rung) for rung in at.rungs]
+        chosen = {arm: search.best(rungs, at.rung_seeds) for arm, search in searches.items()}
+        losses = self._trained(lab, at, uniform, chosen)
+        return self.judge(at, losses, chosen)
+
+    def _searched(
+        self, lab: Lab, at: HeadlineSize, arm: str, start: Recipe, *, trials: int, space: str
+    ) -> Any:
+        base = at.setting.base
+        return lab.search(
+            arm,
+            lab.task(at.setting),
+            start,
+            space=space,
+            tunables=TUNABLES,
+            trials=trials,
+            sites=[base.times(at.site)],
+            targets=[base.times(ratios) for ratios in (*at.rungs, *at.scales)],
+        )
+
+    def _trained(
+        self, lab: Lab, at: HeadlineSize, neutral: Recipe, chosen: Mapping[str, Recipe]
+    ) -> dict[Run, list[float]]:
+        """The losses of every run by seed."""
+        names = sorted(
+            {"lr/global", "schedule/warmup"}.union(
+                *(recipe.hyperparameters.log2 for recipe in (neutral, *chosen.values()))
+            )
+        )
+        moved = {arm: _octaves(names, neutral, recipe) for arm, recipe in chosen.items()}
+        study = lab.listed("measured", lab.task(at.setting), neutral, names)
+        wanted = {}
+        for run in self.runs(at):
+            scale = at.setting.base.times(at.scales[run.place])
+            scale = replace(scale, tokens=_whole(scale, run.length))
+            octaves = moved[run.arm] + run.octave * np.array([n == "lr/global" for n in names])
+            seeds = at.seeds[run.place] if not run.octave else 1
+            for seed in range(seeds):
+                wanted[run, seed] = Wanted(
+                    site=Site(scale=scale, rules=neutral.rules),
+                    octaves=tuple(octaves.tolist()),
+                    seed=_FRESH + seed,
+                )
+        losses: dict[Run, list[float]] = {}
+        for (run, _), ended in study.trained(wanted).items():
+            losses.setdefault(run, []).append(ended.loss)
+        return losses
+
+    def runs(self, at: HeadlineSize) -> list[Run]:
+        """Everything that is measured."""
+        places = range(len(at.scales))
+        found = [Run(arm, place) for place in places for arm in ARMS]
+        found += [Run(GLOBAL, place, length) for place in places for length in at.lengths]
+        last = places[-1]
+        return found + [Run(a, last, octave=o) for a in (GLOBAL, MODULE) for o in at.around]
+
+    def judge(
+        self,
+        at: HeadlineSize,
+        losses: Mapping[Run, Sequence[float]],
+        chosen: Mapping[str, Recipe],
+    ) -> Found:
+        """The speed-up at each scale, and what moving the learning rate would gain."""
+        rows: list[dict[str, Any]] = []
+        base = at.setting.base
+        for place, ratios in enumerate(at.scales):
+            scale = base.times(ratios)
+            means = {arm: float(np.mean(losses[Run(arm, place)])) for arm in ARMS}
+            rows.append(
+                {
+                    "scale": scale.to_dict(),
+                    "flops_ratio": at.setting.cost(scale, 1).flop / at.setting.cost(base, 1).flop,
+                    "losses": {arm: list(losses[Run(arm, place)]) for arm in ARMS},
+                    "means": means,
+                    "longer": {
+                        f"{length:g}": list(losses[Run(GLOBAL, place, length)])
+                        for length in at.lengths
+                    },
+                    **{
+                        f"speedup_over_{arm}": asdict(_speedup(at, place, losses, arm))
+                        for arm in (GLOBAL, UNIFORM)
+                    },
+                }
+            )
+        last = len(at.scales) - 1
+        moved = {
+            arm: {
+                0.0: float(np.mean(losses[Run(arm, last)])),
+                **{o: losses[Run(arm, last, octave=o)][0] for o in at.around},
+            }
+            for arm in (GLOBAL, MODULE)
+        }
+        regret = {arm: curve[0.0] - min(curve.values()) for arm, curve in moved.items()}
+        numbers = {
+            "base": rows[0]["speedup_over_global"],
+            "target": {"flops_ratio": rows[-1]["flops_ratio"], **rows[-1]["speedup_over_global"]},
+            "regret": regret,
+            "trials": {arm: 2 * at.trials for arm in ARMS},
+            "scales": rows,
+            "learning rates at the target": {
+                arm: [[o, loss] for o, loss in sorted(curve.items())]
+                for arm, curve in moved.items()
+            },
+            "recipes": {arm: recipe.to_dict() for arm, recipe in chosen.items()},
+        }
+        raw = [[asdict(run), list(found)] for run, found in losses.items()]
+        return Found(
+            findings=_findings(rows, regret, at),
+            numbers=_plain(numbers),
+            raw=_plain(raw),
+            text=_table(rows, regret),
+            svg=_draw(self.claim, at, rows, moved),
+        )
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """One thing to train: an arm at one of the scales, perhaps longer, or with other rates."""
+
+    arm: str
+    place: int
+    length: float = 1.0
+    octave: float = 0.0
+
+
+def _start(recipe: Recipe, at: HeadlineSize) -> Recipe:
+    return replace(recipe, rules=replace(recipe.rules, token_exponent=at.token_exponent))
+
+
+def _octaves(names: Sequence[str], neutral: Recipe, recipe: Recipe) -> np.ndarray:
+    """How far a recipe is from the neutral one, along each coordinate."""
+    moved = recipe.hyperparameters.vector(names) - neutral.hyperparameters.vector(names)
+    warmup = math.log2(recipe.schedule.warmup / neutral.schedule.warmup)
+    return moved + warmup * np.array([name == "schedule/warmup" for name in names])
+
+
+def _whole(scale: Scale, length: float) -> int:
+    """So many times the tokens, in whole steps."""
+    return scale.batch * round(scale.steps * length)
+
+
+def _speedup(
+    at: HeadlineSize, place: int, losses: Mapping[Run, Sequence[float]], over: str
+) -> Speedup:
+    """The tokens that an arm needs for the per-module loss, on `global`'s line in log tokens.
+
+    The interval is that of draws of every mean around what was measured, with the spread between
+    seeds that all runs at the scale have in common.
+    """
+    lengths = np.log([1.0, *at.lengths])
+    runs = [Run(GLOBAL, place, length) for length in (1.0, *at.lengths)]
+    cells = [losses[run] for run in (*runs, Run(MODULE, place), Run(over, place))]
+    if not np.isfinite(np.concatenate([np.asarray(cell) for cell in cells])).all():
+        return Speedup(value=None, low=None, high=None)
+    means = np.array([np.mean(cell) for cell in cells])
+    counts = np.array([len(cell) for cell in cells])
+    freedom = int((counts[:-1] - 1).sum())
+    spread = sum(
+        float(np.var(cell, ddof=1)) * (len(cell) - 1) for cell in cells[:-1] if len(cell) > 1
+    )
+
+    def needed(drawn: np.ndarray) -> np.ndarray:
+        line = drawn[..., : len(runs)]
+        centred = lengths - lengths.mean()
+        fall = -(line @ centred) / (centred @ centred)
+        level = line.mean(-1) + fall * lengths.mean()  # of the line at length 1
+        above = level if over == GLOBAL else drawn[..., -1]
+        with np.errstate(divide="ignore", over="ignore"):
+            times = np.exp((above - drawn[..., -2]) / fall)
+        return np.where(fall > 0, np.minimum(times, _ENDLESS), _ENDLESS)
+
+    value = float(needed(means))
+    if value >= _ENDLESS:
+        return Speedup(value=None, low=None, high=None)
+    if freedom < 1:
+        return Speedup(value=value, low=None, high=None)
+    error = math.sqrt(spread / freedom) / np.sqrt(counts) * student(freedom) / 1.959964
+    drawn = means + error * np.random.default_rng(0).standard_normal((_DRAWS, len(means)))
+    low, high = np.quantile(needed(drawn), [0.025, 0.975])
+    return Speedup(value=value, low=float(low), high=float(high) if high < _ENDLESS else None)
+
+
+def _findings(
+    rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float], at: HeadlineSize
+) -> list[Finding]:
+    def of(row: Mapping[str, Any], claim: str, at_least: float) -> Finding:
+        found = row["speedup_over_global"]
+        interval = None if found["high"] is None else (found["low"], found["high"])
+        return judged(claim, found["value"], interval, unit="times", at_least=at_least)
+
+    ratio = rows[-1]["flops_ratio"]
+    findings = [
+        of(rows[0], "at the base per-module values save tokens", 1.0),
+        of(rows[-1], f"at {ratio:,.0f} times its FLOP they still do", 1.0),
+        of(rows[-1], f"at {ratio:,.0f} times its FLOP they are worth 1.3 times the tokens", 1.3),
+    ]
+    spread = _spread(rows[-1]["losses"][MODULE])
+    findings.append(
+        judged(
+            "there, moving their learning rate gains at most 0.01 nats",
+            regret[MODULE],
+            None if spread is None else (regret[MODULE] - spread, regret[MODULE] + spread),
+            unit="nats",
+            at_most=0.01,
+        )
+    )
+    return findings
+
+
+def _spread(losses: Sequence[float]) -> float | None:
+    """Half the interval of 95 % of a mean."""
+    if len(losses) < 2 or not np.isfinite(losses).all():
+        return None
+    error = float(np.std(losses, ddof=1)) / math.sqrt(len(losses))
+    return student(len(losses) - 1) * error
+
+
+def _table(rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float]) -> str:
+    out = [f"{'FLOP':>8} {UNIFORM:>10} {GLOBAL:>10} {MODULE:>10} {'speed-up over global':>26}"]
+    for row in rows:
+        means, found = row["means"], row["speedup_over_global"]
+        shown = "not measured" if found["value"] is None else f"{found['value']:.2f}"
+        if found["low"] is not None:
+            high = "-" if found["high"] is None else f"{found['high']:.2f}"
+            shown += f" [{found['low']:.2f}, {high}]"
+        columns = " ".join(f"{means[arm]:>10.4f}" for arm in ARMS)
+        out.append(f"{'x' + format(row['flops_ratio'], ',.0f'):>8} {columns} {shown:>26}")
+    out.append(
+        "regret of the learning rate at the target: "
+        + ", ".join(f"{arm} {lost:.4f}" for arm, lost in regret.items())
+    )
+    return "\n".join(out)
+
+
+def _plain(value: Any) -> Any:
+    """Without infinities, for JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _draw(
+    claim: str,
+    at: HeadlineSize,
+    rows: Sequence[Mapping[str, Any]],
+    moved: Mapping[str, Mapping[float, float]],
+) -> str:
+    below = (
+        f"Base: {at.setting.base}. {2 * at.trials} trials an arm; the same ladder chooses. "
+        "Fresh seeds, bars of one standard error."
+    )
+    with canvas(1, 3, claim, below, panel=(3.6, 3.2)) as (figure, grid):
+        left, middle, right = grid[0]
+        ratios = [row["flops_ratio"] for row in rows]
+        for arm, colour in ARMS.items():
+            above = [np.array(row["losses"][arm]) - row["means"][GLOBAL] for row in rows]
+            error = [_error(each) for each in above]
+            left.errorbar(
+                ratios,
+                [each.mean() for each in above],
+                yerr=error,
+                color=colour,
+                marker="o",
+                markersize=4,
+                capsize=2,
+                label=arm,
+            )
+        left.set_xscale("log")
+        left.set_xlabel("FLOP, times the base's")
+        left.set_ylabel("nats from the global arm's")
+        left.set_title("loss at each scale", loc="left")
+        left.legend()
+        known = [row for row in rows if row["speedup_over_global"]["low"] is not None]
+        for row in known:
+            found = row["speedup_over_global"]
+            high = found["high"] if found["high"] is not None else found["value"]
+            middle.errorbar(
+                [row["flops_ratio"]],
+                [found["value"]],
+                yerr=[[max(0.0, found["value"] - found["low"])], [max(0.0, high - found["value"])]],
+                color=BLUE,
+                marker="o",
+                capsize=3,
+            )
+        middle.axhline(1.0, color=INK, linewidth=0.8)
+        middle.set_xscale("log")
+        middle.set_xlabel("FLOP, times the base's")
+        middle.set_title("tokens that global values need", loc="left")
+        for arm, curve in moved.items():
+            places = sorted(curve)
+            right.plot(places, [curve[o] for o in places], color=ARMS[arm], marker="o", label=arm)
+        right.set_xlabel("learning rate, octaves from what the rules give")
+        right.set_ylabel("loss at the target")
+        right.set_title("never tuned there", loc="left")
+        right.legend()
+        return finish(figure)
+
+
+def _error(losses: np.ndarray) -> float:
+    return float(losses.std(ddof=1) / math.sqrt(len(losses))) if len(losses) > 1 else 0.0
+
+
+_TWICE = Ratios(width=2, depth=2, batch=2, tokens=4)
+
+FIGURE = Headline(
+    sizes={
+        "tiny": HeadlineSize(
+            setting=setting("tiny", width=16, depth=1, sequences=2, steps=10),
+            token_exponent=0.25,
+            site=Ratios(tokens=2),
+            trials=8,
+            rungs=(Ratios(tokens=2),),
+            rung_seeds=1,
+            scales=(Ratios(), Ratios(width=2, depth=2, batch=2, tokens=4)),
+            seeds=(2, 2),
+            lengths=(2.0,),
+            around=(-1.0, 1.0),
+        ),
+        "cpu": HeadlineSize(
+            setting=setting("cpu", width=32, depth=2, sequences=8, steps=400),
+            token_exponent=0.25,
+            site=Ratios(depth=2, tokens=2),
+            trials=64,
+            rungs=(Ratios(width=2, depth=2, tokens=2),),
+            rung_seeds=2,
+            scales=(Ratios(), _TWICE),
+            seeds=(4, 3),
+            lengths=(1.5,),
+            around=(-0.5, 0.5),
+        ),
+        "gpu": HeadlineSize(
+            setting=setting("gpu", width=64, depth=4, sequences=16, steps=2048),
+            token_exponent=0.25,
+            site=Ratios(depth=2, tokens=2),
+            trials=320,
+            rungs=(_TWICE,),
+            rung_seeds=3,
+            scales=(
+                Ratios(),
+                _TWICE,
+                Ratios(width=2, depth=2, batch=4, tokens=8),
+                Ratios(width=4, depth=2, batch=4, tokens=24),
+            ),
+            seeds=(8, 4, 3, 2),
+            lengths=(1.5,),
+            around=(-0.5, 0.5),
+        ),
+        "paper": HeadlineSize(
+            setting=PAPER,
+            token_exponent=0.5,
+            site=Ratios(depth=2, tokens=2),
+            trials=2500,
+            rungs=(_TWICE,),
+            rung_seeds=3,
+            scales=(Ratios(), _TWICE, Ratios(width=8, depth=8, batch=8, tokens=32)),
+            seeds=(4, 3, 2),
+            lengths=(1.5, 2.0),
+            around=(-1.0, -0.5, 0.5, 1.0),
+        ),
+    }
+)

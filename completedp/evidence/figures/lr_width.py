@@ -1,0 +1,62 @@
+"""lr-width: with the rules the best learning rate stays put as a model grows in width."""
+
+from __future__ import annotations
+
+from completedp.evidence.figures.bowl import Range, planned_octaves
+from completedp.evidence.figures.drawing import COLOURS
+from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize
+from completedp.evidence.figures.settings import PAPER, setting
+from completedp.evidence.figures.sweeps import Sweep
+from completedp.theory.rules import Rules
+
+_EXPECTS = {"completedp": STAYS, "completep": STAYS, "mup": STAYS, "sp": MOVES}
+
+
+def _lines(*names: str) -> tuple[Line, ...]:
+    return tuple(
+        Line(
+            name=name,
+            colour=COLOURS[name],
+            grows=("width",),
+            rules=Rules(parameterisation=name),
+            expects=_EXPECTS[name],
+            guess=-1.0 if name == "sp" else 0.0,
+        )
+        for name in names
+    )
+
+
+FIGURE = Sweep(
+    name="lr-width",
+    claim="The best learning rate stays put as width grows, and moves without the rules",
+    paper="Figure 2",
+    vary="lr",
+    axis="width",
+    limit=0.5,
+    sizes={
+        "tiny": SweepSize(
+            setting=setting("tiny", width=16, depth=1, sequences=4, steps=20),
+            over=Range(octaves=planned_octaves(-2, 2, 2), seeds=2, reach=4),
+            factors=(1, 2),
+            lines=_lines("completedp", "sp"),
+        ),
+        "cpu": SweepSize(
+            setting=setting("cpu", width=32, depth=2, sequences=8, steps=200),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=3),
+            factors=(1, 2, 4),
+            lines=_lines("completedp", "completep", "mup", "sp"),
+        ),
+        "gpu": SweepSize(
+            setting=setting("gpu", width=64, depth=2, sequences=6, steps=4096),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=4, first=2),
+            factors=(1, 2, 4, 8),
+            lines=_lines("completedp", "completep", "mup", "sp"),
+        ),
+        "paper": SweepSize(
+            setting=PAPER,
+            over=Range(octaves=planned_octaves(-4, 3), seeds=3),
+            factors=(1, 2, 4, 8),
+            lines=_lines("completedp", "completep", "mup", "sp"),
+        ),
+    },
+)

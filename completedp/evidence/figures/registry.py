@@ -1,0 +1,47 @@
+"""Every figure by its name, in the order of the paper."""
+
+from __future__ import annotations
+
+from completedp.common.errors import CompletedpError
+from completedp.evidence.figures import (
+    annealing,
+    base_size,
+    global_baseline,
+    headline,
+    landscape,
+    lr_batch,
+    lr_depth,
+    lr_tokens,
+    lr_width,
+    module_transfer,
+    sde,
+    tokens_law,
+    wd_batch,
+)
+from completedp.evidence.figures.figure import Figure
+
+FIGURES: dict[str, Figure] = {
+    figure.name: figure
+    for figure in (
+        lr_width.FIGURE,
+        lr_depth.FIGURE,
+        lr_batch.FIGURE,
+        wd_batch.FIGURE,
+        lr_tokens.FIGURE,
+        tokens_law.FIGURE,
+        annealing.FIGURE,
+        sde.FIGURE,
+        landscape.FIGURE,
+        module_transfer.FIGURE,
+        base_size.FIGURE,
+        global_baseline.FIGURE,
+        headline.FIGURE,
+    )
+}
+
+
+def figure_named(name: str) -> Figure:
+    """The figure of that name, or an error that lists them."""
+    if name not in FIGURES:
+        raise CompletedpError(f"no figure {name[:80]!r}: choose from {', '.join(FIGURES)}")
+    return FIGURES[name]

@@ -1,0 +1,122 @@
+"""Run a figure: train what is missing, judge, draw, and write it all down.
+
+OUT/NAME.json has the verdict and its numbers, OUT/NAME.svg the drawing, OUT/NAME.json.xz every
+measurement. Trials are studies in OUT/NAME-SIZE.db: the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import completedp
+from completedp.common.errors import CompletedpError
+from completedp.common.files import read_json, write_bytes_atomically, write_text_atomically
+from completedp.common.process import only_process
+from completedp.evidence.figures.figure import TINY, Figure, Found
+from completedp.evidence.figures.lab import Lab, check_sources, stdlib_tokens
+from completedp.evidence.figures.registry import figure_named
+from completedp.evidence.plots import require_matplotlib
+from completedp.studies.config import WorkerConfig
+from completedp.studies.store import Store
+
+
+def run_figure(
+    name: str,
+    size: str,
+    *,
+    out: Path,
+    data: str | None = None,
+    model: str | None = None,
+    store: str | None = None,
+    options: WorkerConfig | None = None,
+    quiet: bool = False,
+) -> tuple[Found, dict[str, Any]]:
+    """What a figure found, and the same as it was written to OUT/NAME.json."""
+    figure = figure_named(name)
+    require_matplotlib()
+    out = out.expanduser()
+    trains = figure.cost(size).trials > 0
+    if trains:
+        check_sources(size, data, model)  # before anything is made
+    elif data or model:
+        raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
+    with only_process(out):
+        if not quiet:
+            print(f"{name}, {size}: {figure.cost(size).text(size)}", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        if trains:
+            text = data or stdlib_tokens(out)
+            with Store(store or str(out / f"{name}-{size}.db")) as opened:
+                lab = Lab(
+                    name,
+                    size,
+                    opened,
+                    data=text,
+                    model=model,
+                    options=options or WorkerConfig(),
+                    quiet=quiet,
+                )
+                found = figure.run(size, lab)
+        else:
+            found = figure.run(size, None)
+        seconds = _seconds(out / f"{name}.json", size, time.monotonic() - began)
+        written = _written(figure, size, found, seconds, data, model)
+        write_text_atomically(out / f"{name}.json", json.dumps(written, indent=2) + "\n")
+        write_text_atomically(out / f"{name}.svg", found.svg)
+        packed = json.dumps(found.raw, allow_nan=False, separators=(",", ":")).encode()
+        write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))
+    return found, written
+
+
+def text_of(figure: Figure, found: Found) -> str:
+    """The verdict for people: the claim, the numbers, what holds."""
+    lines = [figure.claim + ".", "", found.text, "", *(str(each) for each in found.findings)]
+    return "\n".join(lines)
+
+
+def raw_of(path: Path) -> Any:
+    """The measurements of a figure, as NAME.json.xz has them."""
+    return json.loads(lzma.decompress(path.read_bytes()))
+
+
+def _written(
+    figure: Figure, size: str, found: Found, seconds: float, data: str | None, model: str | None
+) -> dict[str, Any]:
+    cost = figure.cost(size)
+    return {
+        "figure": figure.name,
+        "claim": figure.claim,
+        "paper": figure.paper,
+        "size": size,
+        "data": "stdlib" if data is None else Path(data).name,
+        "model": model or "reference",
+        "findings": [vars(finding) for finding in found.findings],
+        "numbers": found.numbers,
+        "seconds": round(seconds, 1),
+        "estimated_seconds": None if size == TINY else round(cost.seconds(size)),
+        "versions": {
+            "completedp": completedp.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
+
+
+def _seconds(path: Path, size: str, now: float) -> float:
+    """How long it took; a run that only read what was there before does not count as one."""
+    if path.exists():
+        before = read_json(path, "figure")
+        known = before.get("seconds") if before.get("size") == size else None
+        if isinstance(known, int | float) and math.isfinite(known):
+            return max(float(known), now)
+    return now

@@ -1,0 +1,213 @@
+"""Sweeps as figures: does a best value stay put along an axis, and under which rules?
+
+A figure is a list of lines (lines.py). Every curve is measured to where its bottom is known, scale
+by scale; the verdict is the drift of the bottom over the whole axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from completedp.evidence.figures.bowl import Losses, Range, bottom, mean_losses, next_points
+from completedp.evidence.figures.drawing import INK
+from completedp.evidence.figures.figure import (
+    Cost,
+    Finding,
+    Found,
+    Setting,
+    judged,
+    same_training,
+    size_of_change,
+)
+from completedp.evidence.figures.lines import (
+    STAYS,
+    Curve,
+    Line,
+    Row,
+    SweepSize,
+    begun_at,
+    rows_of,
+    table,
+    words,
+)
+from completedp.evidence.figures.sweep_drawing import draw
+from completedp.studies.cells import Wanted, work_of
+from completedp.studies.spec import Site
+from completedp.theory.scale import Scale
+
+if TYPE_CHECKING:
+    from completedp.evidence.figures.lab import Lab, ListedStudy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A figure of this kind."""
+
+    name: str
+    claim: str
+    paper: str
+    vary: str
+    """The hyperparameter, as a global value."""
+    axis: str
+    """What grows, for people."""
+    limit: float
+    """Octaves that an optimum which stays may drift over the whole axis."""
+    sizes: Mapping[str, SweepSize]
+
+    def cost(self, size: str) -> Cost:
+        """Curves that are the same training are trained once; seeds only around the bottom."""
+        at = self.sizes[size]
+        base, total = at.setting.base, Cost()
+        seen: dict[Any, Scale] = {}
+        for line in at.lines:
+            for factor in at.factors:
+                scale = line.scale(base, factor)
+                seen[same_training(line.rules, scale, base), line.shape] = scale
+        for scale in seen.values():
+            total += at.setting.cost(scale, at.over.trials)
+        shapes = len({(shape, scale) for (_, shape), scale in seen.items()})
+        return replace(total, shapes=shapes)
+
+    def run(self, size: str, lab: Lab) -> Found:
+        """Train, judge, draw."""
+        at = self.sizes[size]
+        if lab.model is not None:  # the reference model's parts are not to be changed in another's
+            at = replace(at, lines=tuple(line for line in at.lines if not line.shape))
+        measured = measure(lab, at, self.vary)
+        return self.judge(at, measured)
+
+    def judge(self, at: SweepSize, measured: Mapping[Curve, Losses]) -> Found:
+        """The verdict on measured curves, and the drawing."""
+        rows = {line: rows_of(line, at, measured) for line in at.lines}
+        findings = [
+            finding
+            for line in at.lines
+            if (finding := self._finding(line, rows[line], at.over.seeds)) is not None
+        ]
+        every = [row for of_line in rows.values() for row in of_line]
+        return Found(
+            findings=findings,
+            numbers={"limit": self.limit, "curves": [_plain(row) for row in every]},
+            raw=_raw(measured, at),
+            text=table(every),
+            svg=draw(self, at, measured, rows),
+        )
+
+    def _finding(self, line: Line, rows: Sequence[Row], seeds: int) -> Finding | None:
+        if line.expects is None:
+            return None
+        last = rows[-1]
+        over = f"over x{last.factor} in {self.axis}"
+        size = interval = None
+        if last.drift is not None and last.half is not None:
+            size, interval = abs(last.drift), size_of_change(last.drift, last.half)
+        if line.expects == STAYS:
+            claim = f"{line.name}: the best {words(self.vary)} moves by at most {self.limit:g}"
+            return judged(
+                f"{claim} octaves {over}", size, interval, unit="octaves", at_most=self.limit
+            )
+        claim = f"{line.name}: the best {words(self.vary)} moves by more than {self.limit:g}"
+        return judged(
+            f"{claim} octaves {over}", size, interval, unit="octaves", at_least=self.limit
+        )
+
+
+def measure(lab: Lab, at: SweepSize, vary: str) -> dict[Curve, Losses]:
+    """Every curve of a sweep, to where its bottom is measured.
+
+    Scale by scale, the largest first, so that a program is compiled once and has many trials.
+    """
+    studies: dict[Any, ListedStudy] = {}
+    for line in at.lines:
+        kind = line.shape, line.rules.weight_decay
+        if kind not in studies:
+            studies[kind] = _study(lab, at.setting, line, vary)
+    measured: dict[Curve, dict[float, dict[int, float]]] = {}
+    curves = [Curve(line, factor) for line in at.lines for factor in at.factors]
+    places = {curve: curve.line.scale(at.setting.base, curve.factor) for curve in curves}
+    for curve in curves:
+        studies[curve.line.shape, curve.line.rules.weight_decay].check(
+            _wanted(curve, places[curve], 0.0, 0)
+        )
+    for scale in sorted(set(places.values()), key=work_of, reverse=True):
+        for kind, study in studies.items():
+            here = [
+                curve
+                for curve in curves
+                if places[curve] == scale
+                and (curve.line.shape, curve.line.rules.weight_decay) == kind
+            ]
+            measured |= _bottoms(study, here, scale, at.over)
+    return {curve: measured[curve] for curve in curves}
+
+
+def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
+    """The base's best learning rate, in octaves from the setting's value.
+
+    The lowest one measured where it is not bracketed.
+    """
+    line = Line(name="base", colour=INK, grows=("width",))
+    at = SweepSize(setting=setting, over=over, factors=(1,), lines=(line,))
+    losses = measure(lab, at, "lr")[Curve(line, 1)]
+    found, means = bottom(losses, over).octaves, mean_losses(losses)
+    return min(means, key=means.__getitem__) if found is None else found[0]
+
+
+def _bottoms(
+    study: ListedStudy, curves: Sequence[Curve], scale: Scale, over: Range
+) -> dict[Curve, dict[float, dict[int, float]]]:
+    found: dict[Curve, dict[float, dict[int, float]]] = {curve: {} for curve in curves}
+    while True:
+        wanted = {
+            (curve, octave, seed): _wanted(curve, scale, octave, seed)
+            for curve, losses in found.items()
+            for octave, seed in next_points(losses, begun_at(curve, over))
+        }
+        if not wanted:
+            return found
+        for (curve, octave, seed), ended in study.trained(wanted).items():
+            found[curve].setdefault(octave, {})[seed] = ended.loss
+
+
+def _study(lab: Lab, setting: Setting, line: Line, vary: str) -> ListedStudy:
+    """Lines that change the model, or what decay means, are studies of their own."""
+    task = lab.task(setting, dict(line.shape))
+    recipe = lab.recipe(task, setting)
+    name = ", ".join(f"{key} {value}" for key, value in line.shape) or "sweep"
+    if line.rules.weight_decay == "independent":  # the same training at the base
+        values = recipe.values
+        recipe = recipe.with_rules(weight_decay="independent").with_values(
+            weight_decay=values.lr * values.weight_decay
+        )
+        name += ", independent decay"
+    return lab.listed(name, task, recipe, [f"{vary}/global"])
+
+
+def _wanted(curve: Curve, scale: Scale, octave: float, seed: int) -> Wanted:
+    return Wanted(site=Site(scale=scale, rules=curve.line.rules), octaves=(octave,), seed=seed)
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in vars(row).items()
+    } | {"diverges": row.cost == math.inf}
+
+
+def _raw(measured: Mapping[Curve, Losses], at: SweepSize) -> list[dict[str, Any]]:
+    return [
+        {
+            "line": curve.line.name,
+            "factor": curve.factor,
+            "scale": curve.line.scale(at.setting.base, curve.factor).to_dict(),
+            "octaves": octave,
+            "seed": seed,
+            "loss": loss if math.isfinite(loss) else None,
+        }
+        for curve, losses in measured.items()
+        for octave, seeds in sorted(losses.items())
+        for seed, loss in sorted(seeds.items())
+    ]

@@ -1,0 +1,409 @@
+"""Figures: their verdicts on planted numbers, and small ones from end to end."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from figures_table import PAGE, with_table
+from helpers import error_of
+from hypothesis import given
+from hypothesis import strategies as st
+from studies import OPTIONS, write_tokens
+
+from completedp.evidence.figures import (
+    annealing,
+    base_size,
+    global_baseline,
+    landscape,
+    lr_width,
+    schedules,
+    tokens_law,
+    tree,
+)
+from completedp.evidence.figures.bowl import Range, bottom, loss_there, next_points
+from completedp.evidence.figures.figure import (
+    SIZES,
+    judged,
+    size_of_change,
+    spread,
+    student,
+)
+from completedp.evidence.figures.lab import Lab
+from completedp.evidence.figures.lines import MOVES, STAYS, Curve
+from completedp.evidence.figures.registry import FIGURES, figure_named
+from completedp.evidence.figures.run import raw_of, run_figure, text_of
+from completedp.evidence.figures.sweeps import Sweep
+from completedp.studies import worker
+from completedp.studies.store import Store
+from completedp.training.slots import Slots
+
+FOUR = replace(OPTIONS, slots=4)
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        ((0.1, 0.4), "pass"),
+        ((0.6, 0.9), "fail"),
+        ((0.4, 0.6), "not settled"),
+        (None, "not settled"),
+    ],
+)
+def test_a_verdict_is_of_the_whole_interval(interval: Any, verdict: str) -> None:
+    """Within the limit it passes, beyond it fails, and across it nothing is settled."""
+    assert judged("x", 0.5, interval, at_most=0.5).verdict == verdict
+    assert judged("x", math.inf, (math.inf, math.inf), at_most=0.5).verdict == "not settled"
+
+
+def test_the_size_of_a_change() -> None:
+    """An interval around 0 has sizes from 0 on, one below it those of its ends turned round."""
+    assert size_of_change(0.1, 0.3) == pytest.approx((0.0, 0.4))
+    assert size_of_change(-1.0, 0.25) == pytest.approx((0.75, 1.25))
+
+
+def test_intervals_of_few_seeds_are_wide() -> None:
+    """Student's t is the tables', and the parts of a difference add up in squares."""
+    for freedom, value in ((1, 12.706), (2, 4.303), (4, 2.776), (10, 2.228), (100, 1.984)):
+        assert student(freedom) == pytest.approx(value, rel=0.01)
+    assert spread([3.0, 4.0], seeds=3) == pytest.approx(student(4) * 5.0)
+    assert spread([1.0, 1.0], seeds=1) == math.inf
+
+
+OVER = Range(octaves=(-2.0, -1.0, 0.0, 1.0, 2.0), seeds=3, reach=8)
+
+
+def measured(loss: Any, over: Range = OVER) -> dict[float, dict[int, float]]:
+    """A curve as it would be measured, of losses by octave and seed."""
+    losses: dict[float, dict[int, float]] = {}
+    while points := next_points(losses, over):
+        for octave, seed in points:
+            losses.setdefault(octave, {})[seed] = loss(octave, seed)
+        assert len(losses) < 40
+    return losses
+
+
+@given(place=st.floats(-6.5, 6.5))
+def test_a_bottom_is_found_wherever_it_is(place: float) -> None:
+    """The range moves on to a bottom beyond it, and seeds are trained around the bottom alone."""
+    losses = measured(lambda octave, seed: 2.0 + 0.1 * (octave - place) ** 2)
+    found = bottom(losses, OVER)
+    assert found.octaves == pytest.approx((place,), abs=1e-6)
+    whole = [octave for octave, seeds in losses.items() if len(seeds) == 3]
+    assert all(abs(octave - place) < 3.0 for octave in whole)
+    assert loss_there(losses, place) == pytest.approx(2.0)
+
+
+def test_beside_divergence_the_step_is_halved() -> None:
+    """Where the next octave diverges, points between it and the lowest bracket the bottom."""
+
+    def loss(octave: float, seed: int) -> float:
+        return math.inf if octave >= 1.0 else 2.0 + 0.1 * (octave - 0.1) ** 2
+
+    losses = measured(loss)
+    assert 0.5 in losses
+    assert bottom(losses, OVER).octaves == pytest.approx((0.1,), abs=1e-6)
+    assert loss_there(losses, 1.5) == math.inf
+
+
+def test_a_range_may_begin_elsewhere() -> None:
+    """A guess moves where a curve is looked for by whole steps, and what is found is the same."""
+    moved = replace(OVER, first=2).moved(-2.6)
+    assert moved.octaves == (-5.0, -4.0, -3.0, -2.0, -1.0)
+    losses = measured(lambda octave, seed: (octave - 0.7) ** 2, moved)
+    assert bottom(losses, moved).octaves == pytest.approx((0.7,))
+    assert len(losses[-4.0]) == 2
+
+
+def test_a_bottom_out_of_reach_is_not_made_up() -> None:
+    """A curve that falls to the end of its reach, or diverges everywhere, has no optimum."""
+    assert bottom(measured(lambda octave, seed: -octave), OVER).octaves is None
+    assert bottom(measured(lambda octave, seed: math.inf), OVER).octaves is None
+
+
+AT = replace(
+    lr_width.FIGURE.sizes["tiny"],
+    over=OVER,
+    factors=(1, 2, 8),
+    lines=lr_width._lines("completedp", "sp"),
+)
+
+
+def planted(drifts: dict[str, float], noise: float) -> dict[Curve, Any]:
+    """Curves whose bottoms move by so much over the whole axis, each seed a little apart."""
+    return {
+        Curve(line, factor): measured(
+            lambda octave, seed, line=line, factor=factor: (
+                2.0
+                + 0.1
+                * (octave - drifts[line.name] * math.log2(factor) / 3 - noise * (seed - 1)) ** 2
+            )
+        )
+        for line in AT.lines
+        for factor in AT.factors
+    }
+
+
+@pytest.mark.parametrize(
+    ("drifts", "noise", "verdicts"),
+    [
+        ({"completedp": 0.1, "sp": -3.0}, 0.02, ["pass", "pass"]),
+        ({"completedp": 1.5, "sp": -0.1}, 0.02, ["fail", "fail"]),
+        ({"completedp": 0.4, "sp": -0.6}, 0.3, ["not settled", "not settled"]),
+    ],
+)
+def test_a_planted_drift_is_found(
+    drifts: dict[str, float], noise: float, verdicts: list[str]
+) -> None:
+    """The drift over the axis is the planted one, and the verdict is that on its interval."""
+    assert [line.expects for line in AT.lines] == [STAYS, MOVES]
+    found = lr_width.FIGURE.judge(AT, planted(drifts, noise))
+    assert [finding.verdict for finding in found.findings] == verdicts
+    for finding, drift in zip(found.findings, drifts.values(), strict=True):
+        assert finding.measured == pytest.approx(abs(drift), abs=1e-6)
+    last = found.numbers["curves"][2]
+    cost = 0.1 * drifts["completedp"] ** 2
+    assert last["cost"] == pytest.approx(cost, abs=1e-6)
+    assert found.svg.startswith("<svg")
+
+
+def test_rescaled_optima_are_compared_after_division() -> None:
+    """A value that grows with the root of the factor does not drift once divided by it."""
+    line = replace(AT.lines[0], rescaled=0.5)
+    at = replace(AT, lines=(line,))
+    curves = {
+        Curve(line, factor): measured(
+            lambda octave, seed, factor=factor: (octave - 0.5 * math.log2(factor)) ** 2
+        )
+        for factor in at.factors
+    }
+    found = lr_width.FIGURE.judge(at, curves)
+    assert found.findings[0].measured == pytest.approx(0.0, abs=1e-6)
+
+
+def test_every_figure_costs_what_its_size_may() -> None:
+    """On one H200 about ten minutes, on two cores a quarter of an hour, the paper's anything."""
+    assert len(FIGURES) >= 12
+    for name, figure in FIGURES.items():
+        assert figure.name == name
+        seconds = {size: figure.cost(size).seconds(size) for size in SIZES}
+        assert seconds["gpu"] <= 660, name
+        assert seconds["cpu"] <= 900, name
+        assert figure.cost("cpu").text("cpu")
+
+
+def test_the_page_has_the_table() -> None:
+    """docs/figures.md lists the figures with their costs: mend it with `make docs`."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_table(page)
+    assert all(f"| `{name}` |" in page for name in FIGURES)
+
+
+def test_a_name_that_is_not_there() -> None:
+    """The error lists the figures that there are."""
+    assert "lr-width" in error_of(figure_named, "lr-widht")
+
+
+def test_a_large_size_needs_text(tmp_path: Path) -> None:
+    """Only on a CPU will the standard library do."""
+    message = error_of(run_figure, "lr-width", "gpu", out=tmp_path, options=OPTIONS, quiet=True)
+    assert "--data" in message
+
+
+def test_what_trains_nothing_takes_no_model(tmp_path: Path) -> None:
+    """A model or text that would not be used is said so."""
+    message = error_of(run_figure, "sde", "cpu", out=tmp_path, model="mine:make", quiet=True)
+    assert "trains nothing" in message
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_curve_of_every_sweep_can_be_planned(size: str) -> None:
+    """No factor of any sweep takes beta out of (0, 1), and batches are whole sequences."""
+    for figure in FIGURES.values():
+        if not isinstance(figure, Sweep):
+            continue
+        at = figure.sizes[size]
+        for line in at.lines:
+            for factor in at.factors:
+                scale = line.scale(at.setting.base, factor)
+                ratios = scale / at.setting.base
+                grown = line.rules.factors("hidden_weight", ratios).one_minus_beta
+                assert 0.0 < line.rules.scale_beta("beta1", 0.9, grown) < 1.0
+                assert scale.batch % at.setting.context == 0
+                assert scale.width % at.setting.head_dim == 0
+                assert scale.steps >= 20
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tokens(tmp_path_factory.mktemp("figures"))
+
+
+@pytest.mark.parametrize("name", ["lr-depth", "module-transfer"])
+def test_a_figure_from_end_to_end(
+    tokens: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trains, judges, draws and writes; again it trains nothing and writes the same."""
+    found, written = run_figure(name, "tiny", out=tmp_path, data=tokens, options=FOUR, quiet=True)
+    assert found.findings
+    assert json.loads((tmp_path / f"{name}.json").read_text())["numbers"] == json.loads(
+        json.dumps(written["numbers"])
+    )
+    assert (tmp_path / f"{name}.svg").read_text().startswith("<svg")
+    assert raw_of(tmp_path / f"{name}.json.xz") == json.loads(json.dumps(found.raw))
+    assert all(str(finding) in text_of(FIGURES[name], found) for finding in found.findings)
+
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(Slots, "run", forbidden)
+    again, _ = run_figure(name, "tiny", out=tmp_path, data=tokens, options=FOUR, quiet=True)
+    assert (again.findings, again.svg) == (found.findings, found.svg)
+
+
+def test_a_figure_goes_on_where_it_stopped(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an interruption the rest is trained, and the numbers are those of a run in one go."""
+    whole, _ = run_figure(
+        "lr-batch", "tiny", out=tmp_path / "whole", data=tokens, options=FOUR, quiet=True
+    )
+    finish, ended = worker._finish, []
+
+    def interrupted(*arguments: Any) -> None:
+        if len(ended) == 5:
+            raise KeyboardInterrupt
+        ended.append(finish(*arguments))
+
+    parts = tmp_path / "parts"
+    monkeypatch.setattr(worker, "_finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_figure("lr-batch", "tiny", out=parts, data=tokens, options=FOUR, quiet=True)
+    monkeypatch.setattr(worker, "_finish", finish)
+    found, _ = run_figure("lr-batch", "tiny", out=parts, data=tokens, options=FOUR, quiet=True)
+    for one, other in zip(whole.raw, found.raw, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
+
+
+def lab_of(store: Store, tokens: str) -> Lab:
+    return Lab("annealing", "tiny", store, data=tokens, options=FOUR, quiet=True)
+
+
+def test_a_tree_has_the_losses_of_its_schedules(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node's loss is that of the whole run with its schedule, also in a tree that was resumed."""
+    at = annealing.FIGURE.sizes["tiny"]
+    monkeypatch.setattr(tree, "_NOTED", 3)
+    monkeypatch.setattr(tree, "_FRESH", 0)
+    with Store(str(tmp_path / "tree.db")) as store:
+        cut = tree.Tree(lab_of(store, tokens), at)
+        trained: list[Any] = []
+        run = cut._runner.run
+
+        def interrupted(*arguments: Any, **options: Any) -> Any:
+            for outcome in run(*arguments, **options):
+                trained.append(outcome.key)
+                if len(trained) == 8:
+                    raise KeyboardInterrupt
+                yield outcome
+
+        monkeypatch.setattr(cut._runner, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cut.grown()
+        grown = tree.Tree(lab_of(store, tokens), at)
+        losses = grown.grown()
+        assert len(losses) == schedules.count_nodes(at.levels, at.intervals) == 14
+        some = [(0, 0, 1, 1), (0, 1), (1, 1, 1, 1)]
+        alone = grown.confirmed(some)
+        for levels in some:
+            assert alone[levels][0] == pytest.approx(losses[levels], abs=1e-5)
+        assert alone[(0, 1)][1] != pytest.approx(losses[0, 1], abs=1e-5)  # another seed
+        monkeypatch.setattr(grown._runner, "run", interrupted)
+        assert grown.grown() == losses  # nothing is left to train
+
+
+def test_the_paper_s_tree() -> None:
+    """4,845 schedules are 20,348 intervals, and every child goes on as high or lower."""
+    assert sum(1 for _ in schedules.every_schedule(5, 16)) == 4845
+    assert schedules.count_nodes(5, 16) == 20_348
+    assert schedules.children((0, 2), 4) == [(0, 2, 2), (0, 2, 3)]
+    schedule = schedules.schedule_of((0, 1), 4)
+    rates = [schedule(step, 100) for step in (10, 30, 60, 90)]
+    assert rates == pytest.approx([1.0, 0.4, 0.4, 0.4])
+
+
+def test_a_beginning_that_costs_is_seen() -> None:
+    """A best schedule that does not begin as the shorter one's has its cost measured."""
+    at = replace(annealing.FIGURE.sizes["tiny"], horizons=(1, 2))
+    losses = {(0,): 3.0, (1,): 2.9, (0, 0): 2.5, (0, 1): 2.3, (1, 1): 2.4}
+    assert annealing.contenders(losses, (1, 2)) == [(0, 1), (1, 1)]
+    fresh = {(0, 1): [2.3, 2.31, 2.29], (1, 1): [2.4, 2.42, 2.38]}
+    (finding,) = annealing.FIGURE.judge(at, losses, fresh).findings
+    assert (finding.verdict, finding.measured) == ("pass", pytest.approx(0.1))
+    tied = losses | {(1, 1): 2.0}  # now the longer best begins as the shorter one
+    (finding,) = annealing.FIGURE.judge(at, tied, fresh).findings
+    assert (finding.verdict, finding.measured) == ("fail", 0.0)
+
+
+def test_rough_and_smooth_boundaries() -> None:
+    """A straight boundary has dimension 1, one that fills the plane 2."""
+    broken = np.zeros((64, 64), dtype=bool)
+    broken[40:] = True
+    dimension, error = landscape.box_dimension(landscape.boundary(broken))
+    assert dimension == pytest.approx(1.0, abs=0.01)
+    assert error < 0.01
+    speckled = np.indices((64, 64)).sum(axis=0) % 2 == 0
+    rough, _ = landscape.box_dimension(landscape.boundary(speckled))
+    assert rough is not None
+    assert rough > 1.7
+    assert landscape.box_dimension(np.zeros((64, 64), dtype=bool)) == (None, 0.0)
+
+
+def test_limits_and_ways_downhill() -> None:
+    """The limit is below the first break above the middle; a second valley holds what falls in."""
+    octaves = np.linspace(-3, 3, 13).tolist()
+    broken = np.array(octaves) > 1.2
+    assert landscape.limit_of(octaves, broken) == 1.0
+    assert landscape.limit_of(octaves, np.zeros(13, dtype=bool)) == 3.0
+    x, y = np.meshgrid(np.linspace(-3, 3, 31), np.linspace(-3, 3, 31), indexing="ij")
+    nothing = np.zeros(x.shape, dtype=bool)
+    bowl = landscape.Map(losses=x**2 + y**2, broken=nothing)
+    assert landscape.downhill_share(bowl) == 1.0
+    two = np.minimum((x - 1.5) ** 2, (x + 1.5) ** 2 + 0.5) + y**2
+    assert 0.4 < landscape.downhill_share(landscape.Map(losses=two, broken=nothing)) < 0.7
+
+
+@given(floor=st.floats(0.5, 3.0), factor=st.floats(0.5, 3.0), power=st.floats(0.1, 1.0))
+def test_a_law_is_found(floor: float, factor: float, power: float) -> None:
+    """Losses on a law give its floor and its power back."""
+    compute = 1e12 * 4.0 ** np.arange(6)
+    found = tokens_law.fit_law(compute, floor + factor * (compute / 1e12) ** -power)
+    assert found[0] == pytest.approx(floor, abs=0.05)
+    assert found[2] == pytest.approx(power, abs=0.05)
+
+
+def test_what_the_order_of_losses_follows() -> None:
+    """The value that decides the loss explains it all, another nothing; divergence is the worst."""
+    chosen = global_baseline.drawn(2000)
+    losses = (chosen[:, 0] - 4.0) ** 2 + 1e-6 * np.arange(2000)
+    losses[chosen[:, 0] == 9] = math.inf
+    assert global_baseline.explained(chosen[:, 0], losses) > 0.95
+    assert global_baseline.explained(chosen[:, 1], losses) < 0.02
+    low, high = global_baseline.resampled_lead(chosen, losses)
+    assert 0.9 < low < high < 1.0
+    mean, least, most = global_baseline.best_of(losses, 2000)
+    assert mean == least == most == losses.min()
+
+
+def test_what_a_small_base_costs() -> None:
+    """The penalty is the difference on the same seeds, with the interval of its mean."""
+    at = base_size.FIGURE.sizes["tiny"]
+    losses = {1: [2.05, 2.15, 2.25], 2: [2.0, 2.1, 2.2]}
+    found = base_size.FIGURE.judge(at, {}, {1: 0.5, 2: -0.5}, losses)
+    (finding,) = found.findings
+    assert finding.measured == pytest.approx(0.05)
+    assert finding.verdict == "fail"

@@ -1,0 +1,107 @@
+"""The headline: its arithmetic on planted losses, and its arms in one study as they are alone."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from studies import OPTIONS, write_tokens
+
+from completedp.evidence.figures.headline import (
+    ARMS,
+    FIGURE,
+    GLOBAL,
+    MODULE,
+    UNIFORM,
+    Headline,
+    Run,
+    _octaves,
+)
+from completedp.evidence.figures.lab import Lab
+from completedp.studies.cells import Wanted
+from completedp.studies.listed import listed_spec, plan_of
+from completedp.studies.spec import Site
+from completedp.studies.store import Store
+
+AT = replace(FIGURE.sizes["gpu"], seeds=(8, 8, 8, 8))
+FALL = 0.15
+"""Nats for e times the tokens."""
+
+
+def planted(speedup: float, noise: float, over_uniform: float = 2.0) -> dict[Run, list[float]]:
+    """Losses of arms that need so many times the tokens of `module`, with noise between seeds."""
+    rng = np.random.default_rng(1)
+    needed = {MODULE: 1.0, GLOBAL: speedup, UNIFORM: over_uniform}
+    losses = {}
+    for run in FIGURE.runs(AT):
+        level = 3.0 - 0.3 * run.place + FALL * math.log(needed[run.arm] / run.length)
+        seeds = 1 if run.octave else AT.seeds[run.place]
+        losses[run] = (level + 0.02 * run.octave**2 + noise * rng.normal(size=seeds)).tolist()
+    return losses
+
+
+def test_the_speed_up_is_that_of_the_tokens() -> None:
+    """Without noise the speed-ups over both baselines come out as planted, at every scale."""
+    numbers = Headline(sizes={}).judge(AT, planted(1.4, 0.0), {}).numbers
+    for row in numbers["scales"]:
+        assert row["speedup_over_global"]["value"] == pytest.approx(1.4)
+        assert row["speedup_over_uniform"]["value"] == pytest.approx(2.0)
+    assert numbers["target"]["flops_ratio"] > 500
+    assert numbers["regret"] == {GLOBAL: 0.0, MODULE: 0.0}
+
+
+def test_the_interval_covers_the_truth() -> None:
+    """With noise the interval has the planted value in it, and widens with the noise."""
+    widths = []
+    for noise in (0.002, 0.01):
+        found = Headline(sizes={}).judge(AT, planted(1.4, noise), {}).numbers["target"]
+        assert found["low"] < 1.4 < found["high"]
+        widths.append(found["high"] - found["low"])
+    assert widths[1] > 3 * widths[0]
+
+
+@pytest.mark.parametrize(("speedup", "verdict"), [(1.5, "pass"), (1.0, "fail")])
+def test_the_verdict_follows(speedup: float, verdict: str) -> None:
+    """A speed-up clear of 1.3 passes, and none at all fails, on its interval."""
+    found = Headline(sizes={}).judge(AT, planted(speedup, 0.001), {}).findings
+    assert found[2].verdict == verdict
+
+
+def test_a_loss_that_does_not_fall_gives_no_speed_up() -> None:
+    """Where longer training does not help the global arm, nothing is claimed."""
+    losses = planted(1.4, 0.0)
+    losses |= {run: [9.0] * len(x) for run, x in losses.items() if run.length > 1}
+    found = Headline(sizes={}).judge(AT, losses, {})
+    assert found.numbers["target"]["value"] is None
+    assert found.findings[1].verdict == "not settled"
+
+
+def test_an_arm_in_the_shared_study_is_the_arm_alone(tmp_path: Path) -> None:
+    """Moved from the neutral recipe by its octaves, an arm has the plan of its own recipe."""
+    at = FIGURE.sizes["tiny"]
+    data = write_tokens(tmp_path)
+    with Store(str(tmp_path / "s.db")) as store:
+        lab = Lab("headline", "tiny", store, data=data, options=OPTIONS)
+        task = lab.task(at.setting)
+        neutral, arm = lab.plain_recipe(task, at.setting), lab.recipe(task, at.setting)
+    log2 = dict(arm.hyperparameters.log2) | {"lr/type/qkv": 0.7, "one_minus_beta1/type/qkv": -0.4}
+    arm = replace(
+        arm,
+        hyperparameters=replace(arm.hyperparameters, log2=log2),
+        schedule=replace(arm.schedule, warmup=0.1),
+    )
+    names = sorted({"lr/global", "schedule/warmup", *log2})
+    scale = at.setting.base.times(at.scales[-1])
+    wanted = Wanted(
+        site=Site(scale=scale, rules=neutral.rules),
+        octaves=tuple(_octaves(names, neutral, arm).tolist()),
+        seed=0,
+    )
+    moved, alone = plan_of(listed_spec(task, neutral, names), task, wanted), task.plan(arm, scale)
+    for one, other in zip(moved.tensors, alone.tensors, strict=True):
+        assert (one.lr, one.init_std, one.beta1) == pytest.approx(
+            (other.lr, other.init_std, other.beta1)
+        )
+    assert moved.recipe.schedule.warmup == pytest.approx(0.1)
+    assert set(ARMS) == {UNIFORM, GLOBAL, MODULE}
