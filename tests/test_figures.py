@@ -185,13 +185,15 @@ def test_rescaled_optima_are_compared_after_division() -> None:
 
 
 def test_every_figure_costs_what_its_size_may() -> None:
-    """On one H200 about ten minutes, on two cores a quarter of an hour, the paper's anything."""
+    """On one H200 about ten minutes, on two cores a quarter of an hour, the paper's anything; the
+    headline, which is three searches and runs of 500 times the FLOP, about an hour on either."""
     assert len(FIGURES) >= 12
     for name, figure in FIGURES.items():
         assert figure.name == name
         seconds = {size: figure.cost(size).seconds(size) for size in SIZES}
-        assert seconds["gpu"] <= 660, name
-        assert seconds["cpu"] <= 900, name
+        long = name == "headline"
+        assert seconds["gpu"] <= (4200 if long else 660), name
+        assert seconds["cpu"] <= (3600 if long else 900), name
         assert figure.cost("cpu").text("cpu")
 
 

@@ -18,6 +18,7 @@ import completedp as cdp
 from completedp.apply.export import export
 from completedp.apply.optimise import set_learning_rates
 from completedp.apply.plan import Plan
+from completedp.apply.table import render
 from completedp.apply.updates import UPDATES, Update, each
 from completedp.evidence.gradcheck import invariant_rows
 from completedp.lm.prepare import prepare_source
@@ -196,7 +197,7 @@ def test_tables_and_words_show_its_values() -> None:
     """The plan's table has a column for it, `explain` its factors, the rules its rows."""
     found = make_plan(mixed())
     name = "blocks.0.attn.qkv.weight"
-    table = str(found)
+    table = render(found, width=240)
     assert "momentum" in table
     (row,) = (line for line in table.splitlines() if "attn.qkv.weight" in line)
     assert f"-> {found[name].lr:.3g}" in row
