@@ -89,9 +89,9 @@ def test_an_arm_in_the_shared_study_is_the_arm_alone(tmp_path: Path) -> None:
     arm = replace(
         arm,
         hyperparameters=replace(arm.hyperparameters, log2=log2),
-        schedule=replace(arm.schedule, warmup=0.1),
+        schedule=replace(arm.schedule, warmup=0.1, power=1.5),
     )
-    names = sorted({"lr/global", "schedule/warmup", *log2})
+    names = sorted({"lr/global", "schedule/warmup", "schedule/power", *log2})
     scale = at.setting.base.times(at.scales[-1])
     wanted = Wanted(
         site=Site(scale=scale, rules=neutral.rules),
@@ -104,4 +104,5 @@ def test_an_arm_in_the_shared_study_is_the_arm_alone(tmp_path: Path) -> None:
             (other.lr, other.init_std, other.beta1)
         )
     assert moved.recipe.schedule.warmup == pytest.approx(0.1)
+    assert moved.recipe.schedule.power == pytest.approx(1.5)
     assert set(ARMS) == {UNIFORM, GLOBAL, MODULE}

@@ -24,6 +24,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
         warmup=warmup,
         final=draw(fraction),
         decay=draw(st.floats(0, 0.5)),
+        power=draw(st.floats(0.5, 4)),
         boundaries=boundaries,
         levels=tuple(levels),
     )
@@ -41,6 +42,8 @@ def schedules(draw: st.DrawFn) -> Schedule:
             Schedule(kind="wsd", warmup=0.1, decay=0.2, final=0.5),
             {0: 0.1, 9: 1.0, 10: 1.0, 80: 1.0, 90: 0.75, 100: 0.5},
         ),
+        (Schedule(kind="cosine", warmup=0, power=2, final=0.2), {0: 1.0, 50: 0.4, 100: 0.2}),
+        (Schedule(kind="wsd", warmup=0, decay=1, power=0.5), {0: 1.0, 75: 0.5, 100: 0.0}),
         (Schedule(kind="wsd", warmup=0, decay=0), {0: 1.0, 99: 1.0}),
         (Schedule(kind="wsd", warmup=0, decay=1), {0: 1.0, 50: 0.5, 75: 0.25}),
         (
@@ -117,6 +120,8 @@ def test_shape_does_not_depend_on_duration(schedule: Schedule, position: float) 
         ({"final": "0"}, "'0'"),
         ({"final": 1.1}, "1.1"),
         ({"decay": 2}, "2"),
+        ({"power": 0}, "power = 0"),
+        ({"power": math.nan}, "nan"),
         ({"kind": "wsd", "warmup": 0.6, "decay": 0.6}, "0.6"),
         ({"boundaries": (0.5, 0.5)}, "0.5"),
         ({"boundaries": (0.8, 0.2)}, "0.8"),

@@ -129,12 +129,13 @@ def test_no_decay_is_not_searched() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_the_schedule_are_tuned(kind: str) -> None:
-    """One coordinate each in every space, multiplied like any value, and never above 1."""
+    """One coordinate each in every space, multiplied like any value, and fractions at most 1."""
     recipe = replace(RECIPE, schedule=replace(RECIPE.schedule, warmup=0.1, final=0.2))
-    space = make_space(recipe, kind, tunables=("warmup", "final"))
-    assert space.coordinates == ("schedule/warmup", "schedule/final")
-    found = space.recipe(recipe, [1.0, 3.0])
+    space = make_space(recipe, kind, tunables=("warmup", "final", "power"))
+    assert space.coordinates == ("schedule/warmup", "schedule/final", "schedule/power")
+    found = space.recipe(recipe, [1.0, 3.0, 1.0])
     assert (found.schedule.warmup, found.schedule.final) == (0.2, 1.0)
+    assert found.schedule.power == 2.0
     assert found.hyperparameters == recipe.hyperparameters
     assert make_space(found, kind, tunables=("warmup",)).bounds.start.tolist() == [0.0]
 

@@ -48,9 +48,9 @@ class StudyConfig(BaseConfig):
     space: SpaceKind = "kronecker"
     """How depth is handled: global, type, paper, kronecker (type x depth) or full."""
     tunables: tuple[str, ...] | None = None
-    """What is tuned: hyperparameters, warmup and final of the schedule, or single coordinates such
-    as lr/type/qkv, residual/depth/3. All that the recipe's optimizers have, init_std and residual,
-    if not given."""
+    """What is tuned: hyperparameters, warmup, final and power of the schedule, or single
+    coordinates such as lr/type/qkv, residual/depth/3. All that the recipe's optimizers have,
+    init_std and residual, if not given."""
     reach: float = REACH
     """Octaves a coordinate may go from its start."""
     target: tuple[str, ...] = ()

@@ -41,9 +41,9 @@ from completedp.theory.value import product
 KINDS: tuple[str, ...] = get_args(SpaceKind)
 _LARGEST_ONE_MINUS_BETA = 0.999
 _SCHEDULE = "schedule/"
-SCHEDULED = ("warmup", "final", "decay")
-"""Parts of the schedule that can be tuned: as fractions, multiplied like any value, at most 1."""
-_HAVE = {"final": ("cosine", "wsd"), "decay": ("wsd",)}
+SCHEDULED = ("warmup", "final", "decay", "power")
+"""Parts of the schedule that can be tuned, multiplied like any value; fractions are at most 1."""
+_HAVE = {"final": ("cosine", "wsd"), "decay": ("wsd",), "power": ("cosine", "wsd")}
 """The kinds of schedule that these parts change."""
 
 
@@ -59,7 +59,7 @@ class Space:
         """The recipe at a point."""
         values = dict(zip(self.coordinates, (float(x) for x in point), strict=True))
         schedule = {
-            name.removeprefix(_SCHEDULE): min(1.0, _scheduled(recipe, name) * 2.0**octaves)
+            name.removeprefix(_SCHEDULE): _moved(recipe, name, octaves)
             for name, octaves in values.items()
             if name.startswith(_SCHEDULE)
         }
@@ -195,6 +195,12 @@ def _scheduled(recipe: Recipe, coordinate: str) -> float:
             f"schedule has a {name} above 0"
         )
     return value
+
+
+def _moved(recipe: Recipe, coordinate: str, octaves: float) -> float:
+    """A part of the schedule, multiplied."""
+    moved = _scheduled(recipe, coordinate) * 2.0**octaves
+    return moved if coordinate.endswith("power") else min(1.0, moved)
 
 
 def check_coordinates(recipe: Recipe, names: Sequence[str]) -> None:

@@ -28,6 +28,8 @@ class Schedule:
     """What cosine and wsd end at, as a fraction of the peak."""
     decay: float = 0.2
     """wsd: the last fraction of the steps, over which the rate falls linearly."""
+    power: float = 1.0
+    """The fall of cosine and wsd to this power: above 1 it comes earlier, below 1 later."""
     boundaries: tuple[float, ...] = ()
     """piecewise: increasing fractions of the run at which the rate changes."""
     levels: tuple[float, ...] = (1.0,)
@@ -38,6 +40,7 @@ class Schedule:
             raise CompletedpError(f"unknown schedule {self.kind!r}: choose from {', '.join(KINDS)}")
         for name in ("warmup", "final", "decay"):
             check_number(f"schedule {name}", getattr(self, name), low=0, high=1)
+        check_number("schedule power", self.power, low=1 / 64, high=64)
         if self.kind == "wsd" and self.warmup + self.decay > 1:
             raise CompletedpError(
                 f"schedule warmup = {self.warmup:g} and decay = {self.decay:g} overlap: "
@@ -70,17 +73,22 @@ class Schedule:
     def _shape(self, progress: float) -> float:
         """The schedule without its warm-up, progress going from 0 towards 1."""
         if self.kind == "cosine":
-            return self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress))
+            return self._fall(0.5 * (1 + math.cos(math.pi * progress)))
         if self.kind == "wsd":
             left = 1 - progress
-            return 1.0 if left >= self.decay else self.final + (1 - self.final) * left / self.decay
+            return 1.0 if left >= self.decay else self._fall(left / self.decay)
         if self.kind == "piecewise":
             return self.levels[sum(progress >= boundary for boundary in self.boundaries)]
         return 1.0
 
+    def _fall(self, left: float) -> float:
+        """Between the peak, where all is left of the fall, and the final rate, where nothing is."""
+        return self.final + (1 - self.final) * left**self.power
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self) | {
+        """Plain values, for JSON; without a power of 1, as older versions wrote them."""
+        plain = asdict(self) | {
             "boundaries": list(self.boundaries),
             "levels": list(self.levels),
         }
+        return plain if self.power != 1.0 else {k: v for k, v in plain.items() if k != "power"}

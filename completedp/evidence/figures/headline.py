@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 UNIFORM, GLOBAL, MODULE = "uniform", "global", "module"
 ARMS = {UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
-TUNABLES = (*TUNABLE, "warmup")
+SCHEDULED = ("warmup", "power")
+TUNABLES = (*TUNABLE, *SCHEDULED)
 _FRESH = 1_000_000
 """The first seed of those that nothing was chosen by."""
 _CANDIDATES = 6
@@ -65,8 +66,9 @@ class HeadlineSize:
     """At each of them."""
     lengths: tuple[float, ...]
     """How much longer `global` trains besides."""
-    around: tuple[float, ...]
+    around: tuple[float, ...] = ()
     """Octaves that learning rates are moved by at the target."""
+    arms: tuple[str, ...] = (UNIFORM, GLOBAL, MODULE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +97,12 @@ class Headline:
         """Searches, ladders, and the runs at every scale."""
         at = self.sizes[size]
         base, price = at.setting.base, at.setting.cost
-        searched = 5 * at.trials / 2
+        searched = at.trials * (5 if UNIFORM in at.arms else 3) / 2
         total = price(base, searched) + price(base.times(at.site), searched)
         for rung in at.rungs:
-            total += price(base.times(rung), len(ARMS) * _CANDIDATES * at.rung_seeds)
+            total += price(base.times(rung), len(at.arms) * _CANDIDATES * at.rung_seeds)
         for ratios, seeds in zip(at.scales, at.seeds, strict=True):
-            runs = seeds * (len(ARMS) + sum(at.lengths))
+            runs = seeds * (len(at.arms) + sum(at.lengths))
             total += price(base.times(ratios), runs)
         return total + price(base.times(at.scales[-1]), 2 * len(at.around))
 
@@ -108,18 +110,20 @@ class Headline:
         """Search, climb, train, judge, draw."""
         at = self.sizes[size]
         task = lab.task(at.setting)
-        uniform = _start(lab.plain_recipe(task, at.setting), at)
-        boosted = _start(lab.recipe(task, at.setting), at)
-        halves = {"trials": 2 * at.trials, "space": "global"}
+        starts = {
+            UNIFORM: _start(lab.plain_recipe(task, at.setting), at),
+            GLOBAL: _start(lab.recipe(task, at.setting), at),
+        }
         searches = {
-            UNIFORM: self._searched(lab, at, UNIFORM, uniform, **halves),
-            GLOBAL: self._searched(lab, at, GLOBAL, boosted, **halves),
+            arm: self._searched(lab, at, arm, start, trials=2 * at.trials, space="global")
+            for arm, start in starts.items()
+            if arm in at.arms
         }
         middle = searches[GLOBAL].recommended_after(at.trials)
         searches[MODULE] = self._searched(lab, at, MODULE, middle, trials=at.trials, space="type")
         rungs = [at.setting.base.times(rung) for rung in at.rungs]
         chosen = {arm: search.best(rungs, at.rung_seeds) for arm, search in searches.items()}
-        losses = self._trained(lab, at, uniform, chosen)
+        losses = self._trained(lab, at, starts[UNIFORM], chosen)
         return self.judge(at, losses, chosen)
 
     def _searched(
@@ -142,7 +146,7 @@ class Headline:
     ) -> dict[Run, list[float]]:
         """The losses of every run by seed."""
         names = sorted(
-            {"lr/global", "schedule/warmup"}.union(
+            {"lr/global", *(f"schedule/{part}" for part in SCHEDULED)}.union(
                 *(recipe.hyperparameters.log2 for recipe in (neutral, *chosen.values()))
             )
         )
@@ -168,7 +172,7 @@ class Headline:
     def runs(self, at: HeadlineSize) -> list[Run]:
         """Everything that is measured."""
         places = range(len(at.scales))
-        found = [Run(arm, place) for place in places for arm in ARMS]
+        found = [Run(arm, place) for place in places for arm in at.arms]
         found += [Run(GLOBAL, place, length) for place in places for length in at.lengths]
         last = places[-1]
         return found + [Run(a, last, octave=o) for a in (GLOBAL, MODULE) for o in at.around]
@@ -184,12 +188,12 @@ class Headline:
         base = at.setting.base
         for place, ratios in enumerate(at.scales):
             scale = base.times(ratios)
-            means = {arm: float(np.mean(losses[Run(arm, place)])) for arm in ARMS}
+            means = {arm: float(np.mean(losses[Run(arm, place)])) for arm in at.arms}
             rows.append(
                 {
                     "scale": scale.to_dict(),
                     "flops_ratio": at.setting.cost(scale, 1).flop / at.setting.cost(base, 1).flop,
-                    "losses": {arm: list(losses[Run(arm, place)]) for arm in ARMS},
+                    "losses": {arm: list(losses[Run(arm, place)]) for arm in at.arms},
                     "means": means,
                     "longer": {
                         f"{length:g}": list(losses[Run(GLOBAL, place, length)])
@@ -197,7 +201,8 @@ class Headline:
                     },
                     **{
                         f"speedup_over_{arm}": asdict(_speedup(at, place, losses, arm))
-                        for arm in (GLOBAL, UNIFORM)
+                        for arm in at.arms
+                        if arm != MODULE
                     },
                 }
             )
@@ -209,12 +214,14 @@ class Headline:
             }
             for arm in (GLOBAL, MODULE)
         }
-        regret = {arm: curve[0.0] - min(curve.values()) for arm, curve in moved.items()}
+        regret = {
+            arm: curve[0.0] - min(curve.values()) for arm, curve in moved.items() if at.around
+        }
         numbers = {
             "base": rows[0]["speedup_over_global"],
             "target": {"flops_ratio": rows[-1]["flops_ratio"], **rows[-1]["speedup_over_global"]},
             "regret": regret,
-            "trials": {arm: 2 * at.trials for arm in ARMS},
+            "trials": {arm: 2 * at.trials for arm in at.arms},
             "scales": rows,
             "learning rates at the target": {
                 arm: [[o, loss] for o, loss in sorted(curve.items())]
@@ -249,8 +256,10 @@ def _start(recipe: Recipe, at: HeadlineSize) -> Recipe:
 def _octaves(names: Sequence[str], neutral: Recipe, recipe: Recipe) -> np.ndarray:
     """How far a recipe is from the neutral one, along each coordinate."""
     moved = recipe.hyperparameters.vector(names) - neutral.hyperparameters.vector(names)
-    warmup = math.log2(recipe.schedule.warmup / neutral.schedule.warmup)
-    return moved + warmup * np.array([name == "schedule/warmup" for name in names])
+    for part in SCHEDULED:
+        octaves = math.log2(getattr(recipe.schedule, part) / getattr(neutral.schedule, part))
+        moved += octaves * np.array([name == f"schedule/{part}" for name in names])
+    return moved
 
 
 def _whole(scale: Scale, length: float) -> int:
@@ -313,6 +322,8 @@ def _findings(
         of(rows[-1], f"at {ratio:,.0f} times its FLOP they still do", 1.0),
         of(rows[-1], f"at {ratio:,.0f} times its FLOP they are worth 1.3 times the tokens", 1.3),
     ]
+    if not regret:
+        return findings
     spread = _spread(rows[-1]["losses"][MODULE])
     findings.append(
         judged(
@@ -335,19 +346,19 @@ def _spread(losses: Sequence[float]) -> float | None:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float]) -> str:
-    out = [f"{'FLOP':>8} {UNIFORM:>10} {GLOBAL:>10} {MODULE:>10} {'speed-up over global':>26}"]
+    titles = " ".join(f"{arm:>10}" for arm in rows[0]["means"])
+    out = [f"{'FLOP':>8} {titles} {'speed-up over global':>26}"]
     for row in rows:
         means, found = row["means"], row["speedup_over_global"]
         shown = "not measured" if found["value"] is None else f"{found['value']:.2f}"
         if found["low"] is not None:
             high = "-" if found["high"] is None else f"{found['high']:.2f}"
             shown += f" [{found['low']:.2f}, {high}]"
-        columns = " ".join(f"{means[arm]:>10.4f}" for arm in ARMS)
+        columns = " ".join(f"{mean:>10.4f}" for mean in means.values())
         out.append(f"{'x' + format(row['flops_ratio'], ',.0f'):>8} {columns} {shown:>26}")
-    out.append(
-        "regret of the learning rate at the target: "
-        + ", ".join(f"{arm} {lost:.4f}" for arm, lost in regret.items())
-    )
+    if regret:
+        lost = ", ".join(f"{arm} {nats:.4f}" for arm, nats in regret.items())
+        out.append(f"regret of the learning rate at the target: {lost}")
     return "\n".join(out)
 
 
@@ -370,17 +381,18 @@ def _draw(
         f"Base: {at.setting.base}. {2 * at.trials} trials an arm; the same ladder chooses. "
         "Fresh seeds, bars of one standard error."
     )
-    with canvas(1, 3, claim, below, panel=(3.6, 3.2)) as (figure, grid):
-        left, middle, right = grid[0]
+    panels = 3 if at.around else 2
+    with canvas(1, panels, claim, below, panel=(3.6, 3.2)) as (figure, grid):
+        left, middle = grid[0][:2]
         ratios = [row["flops_ratio"] for row in rows]
-        for arm, colour in ARMS.items():
+        for arm in at.arms:
             above = [np.array(row["losses"][arm]) - row["means"][GLOBAL] for row in rows]
             error = [_error(each) for each in above]
             left.errorbar(
                 ratios,
                 [each.mean() for each in above],
                 yerr=error,
-                color=colour,
+                color=ARMS[arm],
                 marker="o",
                 markersize=4,
                 capsize=2,
@@ -407,14 +419,19 @@ def _draw(
         middle.set_xscale("log")
         middle.set_xlabel("FLOP, times the base's")
         middle.set_title("tokens that global values need", loc="left")
-        for arm, curve in moved.items():
-            places = sorted(curve)
-            right.plot(places, [curve[o] for o in places], color=ARMS[arm], marker="o", label=arm)
-        right.set_xlabel("learning rate, octaves from what the rules give")
-        right.set_ylabel("loss at the target")
-        right.set_title("never tuned there", loc="left")
-        right.legend()
+        if at.around:
+            _draw_moved(grid[0][2], moved)
         return finish(figure)
+
+
+def _draw_moved(panel: Any, moved: Mapping[str, Mapping[float, float]]) -> None:
+    for arm, curve in moved.items():
+        places = sorted(curve)
+        panel.plot(places, [curve[o] for o in places], color=ARMS[arm], marker="o", label=arm)
+    panel.set_xlabel("learning rate, octaves from what the rules give")
+    panel.set_ylabel("loss at the target")
+    panel.set_title("never tuned there", loc="left")
+    panel.legend()
 
 
 def _error(losses: np.ndarray) -> float:
