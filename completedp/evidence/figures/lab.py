@@ -23,6 +23,7 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import best, open_study
 from completedp.studies.session import shown_rungs, work_shown
+from completedp.studies.spent import covered
 from completedp.studies.store import Store, Study
 from completedp.tasks.task import Task, make_task
 from completedp.theory.recipe import Recipe
@@ -127,6 +128,7 @@ class Lab:
         trials: int,
         sites: Sequence[Scale] = (),
         targets: Sequence[Scale] = (),
+        engine: str = DEFAULT_ENGINE,
     ) -> FinishedSearch:
         """A search from a recipe, worked on until its trials are finished."""
         spec = search_spec(
@@ -137,7 +139,7 @@ class Lab:
             tunables=tunables,
             reach=REACH,
             targets=targets,
-            engine=DEFAULT_ENGINE,
+            engine=engine,
             seed=0,
             stop_early=False,
             sites=sites,
@@ -161,6 +163,16 @@ class FinishedSearch:
         objective = self._objective
         point = recommended_after(self._study, objective, trials)
         return objective.space.recipe(objective.recipe, point)
+
+    def seconds_after(self, trials: int) -> float:
+        """How long devices had its first so many trials in hand, in the order of finishing."""
+        rows = [row for row in self._study.trials(curves=False) if row.finished_at is not None]
+        rows.sort(key=lambda row: row.sequence or 0)
+        by_worker: dict[str, list[tuple[float, float]]] = {}
+        for row in rows[:trials]:
+            span = row.started_at, row.finished_at or row.started_at
+            by_worker.setdefault(row.worker, []).append(span)
+        return sum(map(covered, by_worker.values()))
 
     def best(self, rungs: Sequence[Scale], seeds: int) -> Recipe:
         """What the ladder chooses; climbed once."""
