@@ -46,7 +46,10 @@ class Ended:
 
 
 class Lab:
-    """A store of studies, the text and the model that they train on, and how."""
+    """A store of studies, the text and the model that they train on, and how.
+
+    What is no study, such as a run with its weights, goes to the folder.
+    """
 
     def __init__(
         self,
@@ -58,8 +61,9 @@ class Lab:
         model: Any = None,
         options: WorkerConfig,
         quiet: bool = False,
+        folder: Path = Path(),
     ) -> None:
-        self.name, self.size, self.store = name, size, store
+        self.name, self.size, self.store, self.folder = name, size, store, folder
         self.data, self.model, self.options, self.quiet = data, model, options, quiet
 
     def task(self, setting: Setting, shape: Mapping[str, Any] | None = None) -> Task:

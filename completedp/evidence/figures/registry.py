@@ -6,6 +6,7 @@ from completedp.common.errors import CompletedpError
 from completedp.evidence.figures import (
     annealing,
     base_size,
+    downstream,
     global_baseline,
     headline,
     landscape,
@@ -39,6 +40,7 @@ FIGURES: dict[str, Figure] = {
         module_transfer.FIGURE,
         base_size.FIGURE,
         global_baseline.FIGURE,
+        downstream.FIGURE,
         headline.FIGURE,
     )
 }

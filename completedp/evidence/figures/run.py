@@ -63,6 +63,7 @@ def run_figure(
                     model=model,
                     options=options or WorkerConfig(),
                     quiet=quiet,
+                    folder=out,
                 )
                 found = figure.run(size, lab)
         else:
