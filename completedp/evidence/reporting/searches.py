@@ -93,24 +93,31 @@ def search_part(study: Study, store: str) -> Part:
 
 
 def explained(points: np.ndarray, losses: np.ndarray) -> np.ndarray:
-    """By coordinate: the part of the variance of the losses' ranks that a parabola in it explains.
+    """By coordinate: the part of the losses' order that a parabola in its own order explains.
 
-    Ranks, as losses near divergence are of any size. Parabolas follow anything a little: what they
+    Orders, as losses near divergence are of any size. Parabolas follow anything a little: what they
     would explain of noise is taken off.
     """
-    ranks = np.argsort(np.argsort(losses, kind="stable")).astype(float)
-    ranks -= ranks.mean()
+    ranks = _ranks(losses)
     total, count = float((ranks**2).sum()), len(losses)
     found = np.zeros(points.shape[1])
     for i, column in enumerate(points.T):
         if np.ptp(column) == 0 or total == 0 or count <= 4:
             continue
-        x = (column - column.mean()) / column.std()
+        x = _ranks(column) / count
         rows = np.stack([np.ones_like(x), x, x**2], axis=1)
         fitted = rows @ np.linalg.lstsq(rows, ranks, rcond=None)[0]
         share = float((fitted**2).sum()) / total
         found[i] = max(0.0, 1 - (1 - share) * (count - 1) / (count - 3))
     return found
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Places in order, from their middle; equal values share theirs."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks = (last - (counts + 1) / 2)[which]
+    return ranks - ranks.mean()
 
 
 def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], note: Any) -> None:
