@@ -115,7 +115,9 @@ def run(folder: Path, *, status: str | None = "ok", steps: int = 20) -> Path:
     folder.mkdir(parents=True)
     recipe.save(folder / "recipe.json")
     write(folder / "config.json", {"data": "tokens", "out": str(folder), "lr": 0.5, "seed": 3})
-    rows = [{"step": step, "train_loss": 5.0 - step / 10} for step in range(1, steps, 2)]
+    rows = [
+        {"step": step, "tokens": 64 * step, "loss": 5.0 - step / 10} for step in range(1, steps, 2)
+    ]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "metrics.jsonl").write_text(lines)
     if status is not None:
@@ -165,7 +167,7 @@ def test_a_page_of_everything(everything: Path, tmp_path: Path) -> None:
     assert verdicts["recipe best.json"] == "measured"
     for words in ("drifts by up to 0.70 octaves", "exponent 0.31 +- 0.05",
                   "completedp sweep --vary lr", "step 7 of 20", "What to see",
-                  "recommended: 2.1000 on fresh seeds", "lr/type/", "1:01"):  # fmt: skip
+                  "recommended: 2.1000 on fresh seeds", "Training loss", "lr/type/", "1:01"):  # fmt: skip
         assert words in page.text, words
     assert found["bytes"] < 200_000
 

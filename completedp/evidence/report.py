@@ -76,7 +76,13 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
 @media print { .wide { overflow: visible; } details { display: block; } }
 """.strip()
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_CLASSES = {"pass": "pass", "fail": "fail", "not settled": "open", "not finished": "open"}
+_CLASSES = {
+    "pass": "pass",
+    "fail": "fail",
+    "diverged": "fail",
+    "not settled": "open",
+    "not finished": "open",
+}
 
 
 class Markup(str):

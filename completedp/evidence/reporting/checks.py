@@ -54,7 +54,7 @@ def check_part(path: Path, data: Mapping[str, Any]) -> Part:
         says=_SAYS.get(name, ""),
         outcomes=outcomes,
         found=f"{len(rows) - len(bad)} of {len(rows)} rows pass"
-        + (f", {known} are known faults of the printed table" if known else ""),
+        + (f", {known} known of the printed table" if known else ""),
         command=command(
             name,
             model=_unless(config.get("model"), "reference"),

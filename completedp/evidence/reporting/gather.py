@@ -159,6 +159,8 @@ def _take_folder(found: Gathered, folder: Path, depth: int = 0) -> bool:
         return True
     known = False
     for path in sorted(folder.iterdir()):
+        if path.is_dir() and _is_figures_own(path):
+            continue
         if path.is_dir() and depth < _DEEPEST:
             known |= _take_folder(found, path, depth + 1)
         elif path.is_file() and path.suffix in (".json", ".db", ".sqlite", ".sqlite3"):
@@ -233,12 +235,18 @@ def _is_store(path: Path) -> bool:
     return "completedp_studies" in found
 
 
+def _is_figures_own(path: Path) -> bool:
+    """Whether a store or a folder, NAME-SIZE, is part of a figure that has its verdict."""
+    name, _, size = path.stem.rpartition("-")
+    return size in (*SIZES, TINY) and path.with_name(f"{name}.json").exists()
+
+
 def _stored(path: Path) -> list[Part]:
     """A store that lies in a folder: one beside its verdict has nothing to add to it."""
     name, _, size = path.stem.rpartition("-")
-    if path.with_name("verdict.json").exists() or path.with_name(f"{name}.json").exists():
+    if path.with_name("verdict.json").exists() or _is_figures_own(path):
         return []
-    if name and size in (*SIZES, TINY) and name in FIGURES:
+    if size in (*SIZES, TINY) and name in FIGURES:
         with Store(str(path), create=False) as store:
             done = [f"{each}: {progress_of(store.study(each))}" for each in store.studies()]
         return [unfinished_figure(path, name, size, "; ".join(done) or "no trial yet")]

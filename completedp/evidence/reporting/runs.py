@@ -13,7 +13,7 @@ from completedp.evidence.charts import Series, chart
 from completedp.evidence.report import Report, chip, code
 from completedp.evidence.reporting.part import (
     FAIL,
-    PASS,
+    MEASURED,
     UNFINISHED,
     Outcome,
     Part,
@@ -72,7 +72,7 @@ def runs_part(runs: Sequence[Run]) -> Part:
     """All runs together, so that they can be compared."""
 
     def body(report: Report) -> None:
-        for key, name in (("valid_loss", "validation"), ("train_loss", "training")):
+        for key, name in (("valid_loss", "validation"), ("loss", "training")):
             series = [_curve(run, key, i) for i, run in enumerate(runs)]
             drawn = chart(
                 [each for each in series if len(each.points) > 1],
@@ -115,7 +115,7 @@ def _outcome(run: Run) -> Outcome:
     loss = number(run.result.get("valid_loss"))
     last = run.metrics[-1]["step"] if run.metrics else 0
     if run.status == "ok" and loss is not None:
-        return Outcome(claim=f"{run.name} trains", measured=f"{loss:.4f}", verdict=PASS)
+        return Outcome(claim=f"{run.name} trains", measured=f"{loss:.4f}", verdict=MEASURED)
     if run.status == "diverged":
         return Outcome(claim=f"{run.name} trains", measured="diverged", verdict=FAIL)
     of = "" if run.steps is None else f" of {run.steps:,}"
@@ -138,7 +138,7 @@ def _row(run: Run) -> list[object]:
     of = "" if run.steps is None else f" of {run.steps:,}"
     return [
         run.name,
-        chip({"ok": PASS, "diverged": FAIL}.get(run.status, UNFINISHED)),
+        chip({"ok": "ended", "diverged": "diverged"}.get(run.status, UNFINISHED)),
         f"{result.get('steps', last):,}{of}",
         *(_loss(result.get(name)) for name in ("train_loss", "valid_loss", "valid_bits_per_byte")),
         result.get("parameters", ""),
