@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from completedp.evidence.figures import (
     landscape,
     lr_width,
     schedules,
+    search_curves,
+    tokens_exponent,
     tokens_law,
     tree,
 )
@@ -36,6 +39,7 @@ from completedp.evidence.figures.lab import Lab
 from completedp.evidence.figures.lines import MOVES, STAYS, Curve
 from completedp.evidence.figures.registry import FIGURES, figure_named
 from completedp.evidence.figures.run import raw_of, run_figure, text_of
+from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.figures.sweeps import Sweep
 from completedp.studies import worker
 from completedp.studies.store import Store
@@ -244,7 +248,9 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_tokens(tmp_path_factory.mktemp("figures"))
 
 
-@pytest.mark.parametrize("name", ["lr-depth", "module-transfer"])
+@pytest.mark.parametrize(
+    "name", ["lr-depth", "module-transfer", "tokens-exponent", "search-curves"]
+)
 def test_a_figure_from_end_to_end(
     tokens: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +291,15 @@ def test_a_figure_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         run_figure("lr-batch", "tiny", out=parts, data=tokens, options=FOUR, quiet=True)
     monkeypatch.setattr(worker, "_finish", finish)
-    found, _ = run_figure("lr-batch", "tiny", out=parts, data=tokens, options=FOUR, quiet=True)
+    noted = json.loads((parts / "lr-batch-tiny.seconds").read_text())["seconds"]
+    began = time.monotonic()
+    found, written = run_figure(
+        "lr-batch", "tiny", out=parts, data=tokens, options=FOUR, quiet=True
+    )
+    took = time.monotonic() - began
+    assert noted > 0
+    assert written["seconds"] == pytest.approx(noted + took, abs=0.5 + 0.2 * took)
+    assert not (parts / "lr-batch-tiny.seconds").exists()
     for one, other in zip(whole.raw, found.raw, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
 
@@ -409,3 +423,97 @@ def test_what_a_small_base_costs() -> None:
     (finding,) = found.findings
     assert finding.measured == pytest.approx(0.05)
     assert finding.verdict == "fail"
+
+
+def test_a_stopwatch_counts_what_was_killed(tmp_path: Path) -> None:
+    """The parts before count, also of a process that had no time to say goodbye."""
+    path = tmp_path / "x.seconds"
+    path.write_text('{"seconds": 100.0}')
+    with Stopwatch(path, every=0.01) as watch:
+        time.sleep(0.1)
+        assert json.loads(path.read_text())["seconds"] >= 100.0  # written while it runs
+        assert 100.1 <= watch.seconds < 110.0
+        watch.finished()
+    assert not path.exists()
+    path.write_text("half a fi")
+    with Stopwatch(path) as watch:
+        assert watch.seconds < 10.0
+    assert json.loads(path.read_text())["seconds"] < 10.0
+
+
+@pytest.mark.parametrize(
+    ("exponents", "verdicts"),
+    [
+        ((0.5, 0.5), ["pass", "pass", "pass", "pass", "pass"]),
+        ((0.5, 0.1), ["pass", "pass", "fail", "fail", "fail"]),
+    ],
+)
+def test_a_planted_exponent_is_found(exponents: tuple[float, ...], verdicts: list[str]) -> None:
+    """Bowls whose bottoms fall by a power of the tokens give it back, and what 1/2 costs there."""
+    over = Range(octaves=(-2.0, -1.0, 0.0, 1.0, 2.0), seeds=3, first=3)
+    at = replace(tokens_exponent.FIGURE.sizes["tiny"], over=over, factors=(1, 4, 16))
+    curves = {
+        (index, factor): measured(
+            lambda octave, seed, e=exponent, f=factor: (
+                2.0 + 0.1 * (octave + e * math.log2(f) - 0.01 * (seed - 1)) ** 2
+            ),
+            over.moved(-0.25 * math.log2(factor)),
+        )
+        for index, exponent in enumerate(exponents)
+        for factor in at.factors
+    }
+    found = tokens_exponent.FIGURE.judge(at, curves)
+    assert [finding.verdict for finding in found.findings] == verdicts
+    for row, exponent in zip(found.numbers["models"], exponents, strict=True):
+        assert row["exponent"] == pytest.approx(exponent, abs=0.01)
+    cost = 0.1 * (4 * (0.5 - exponents[1])) ** 2
+    assert found.findings[3].measured == pytest.approx(cost, abs=0.01)
+
+
+def test_searches_are_compared_on_fresh_seeds() -> None:
+    """Each arm's end is set against another's seed by seed; a missing one is said."""
+    at = search_curves.FIGURE.sizes["tiny"]
+    ends = {"ours": 2.0, "paper": 2.1, "cma-es": 2.2, "type": 2.05, "full": 1.999}
+    noise = (0.0, 0.001)
+
+    def curve(end: float) -> list[search_curves.Place]:
+        return [
+            search_curves.Place(
+                trials=n, seconds=n / 2, losses=tuple(end + 1 / n + e for e in noise)
+            )
+            for n in (1, 1_000_000)
+        ]
+
+    curves = {arm: curve(end) for arm, end in ends.items()}
+    found = search_curves.FIGURE.judge(at, [2.5, 2.501], curves)
+    assert [finding.verdict for finding in found.findings] == ["pass"] * 5
+    assert found.findings[0].measured == pytest.approx(0.5, abs=1e-5)
+    del curves["cma-es"]
+    without = search_curves.FIGURE.judge(at, [2.5, 2.501], curves)
+    assert len(without.findings) == 4
+    assert "cmaes is not installed" in without.text
+
+
+def test_without_scikit_learn_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sensitivity is left out with what would bring it; everything else is there."""
+    monkeypatch.setattr(global_baseline, "has_processes", lambda: False)
+    chosen = global_baseline.drawn(40)
+    found = global_baseline.FIGURE.judge(
+        global_baseline.FIGURE.sizes["tiny"], chosen, chosen[:, 0] + 0.01 * chosen[:, 1]
+    )
+    assert 'pip install "completedp[gp]"' in found.text
+    assert "slices" not in found.numbers
+
+
+def test_a_planted_sensitivity_is_found() -> None:
+    """Around a bowl's optimum the process rises as the bowl does, and along noise it is flat."""
+    pytest.importorskip("sklearn")
+    chosen = global_baseline.drawn(400)
+    rates = np.log2(global_baseline.PAPER_GRID["lr"])[chosen[:, 0]]
+    noise = np.random.default_rng(0).normal(0, 0.005, 400)
+    slices = global_baseline.slices_of(chosen, 2.0 + 0.02 * (rates + 6.64) ** 2 + noise)
+    assert slices is not None
+    found = dict(zip(np.round(slices["lr"].octaves, 2), slices["lr"].rise, strict=True))
+    assert found[1.0] == pytest.approx(0.02, abs=0.01)
+    assert found[-1.74] == pytest.approx(0.06, abs=0.02)
+    assert abs(slices["one_minus_beta2"].nearby) < 0.01

@@ -35,6 +35,7 @@ from completedp.cli import (  # noqa: F401 - each enters itself in VERBS
     sweep,
     fit_horizon,
     figure,
+    report,
     bench,
     doctor,
 )

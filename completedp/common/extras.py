@@ -16,9 +16,16 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "optuna": ("optuna", "cmaes"),
     "ray": ("ray",),
+    "eval": ("lm_eval",),
+    "gp": ("scikit-learn",),
 }
 """The packages of each extra, as pyproject.toml has them."""
-_EXTRA_OF = {package: extra for extra, packages in EXTRAS.items() for package in packages}
+_IMPORTED_AS = {"scikit-learn": "sklearn"}
+_EXTRA_OF = {
+    _IMPORTED_AS.get(package, package): extra
+    for extra, packages in EXTRAS.items()
+    for package in packages
+}
 
 
 def import_extra(module: str, purpose: str) -> Any:

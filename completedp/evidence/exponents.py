@@ -23,6 +23,10 @@ from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 
 CLOSE = 0.005
 """Nats within which exponents count as equally good."""
+MIDDLE = 0.25
+"""The token exponent that the learning rates tried are around."""
+CANDIDATES = (0.0, 0.25, 0.5)
+"""Exponents whose cost is told: no rule, half of the printed one, the printed one."""
 _DRAWS = 200
 
 
@@ -129,6 +133,19 @@ class Fit:
                 for size, best, local in zip(self.sizes, self.optima, self.local(), strict=True)
             ],
         }
+
+
+def reached(factor: float, octave: float) -> tuple[float, float]:
+    """The token exponent that gives a learning rate at a horizon, and the octaves it cannot give.
+
+    >>> reached(4.0, -1.0), reached(4.0, -3.0), reached(1.0, -1.0)
+    ((0.5, 0.0), (1.0, -1.0), (0.5, -1.0))
+    """
+    doublings = math.log2(factor)
+    if not doublings:
+        return 0.5, octave
+    exponent = min(1.0, max(0.0, -octave / doublings))
+    return exponent, octave + exponent * doublings
 
 
 def fit_exponent(what: str, sizes: Sequence[Size], candidates: Sequence[float]) -> Fit:

@@ -26,7 +26,14 @@ from completedp.common.errors import CompletedpError
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.config import HorizonConfig, HorizonGrid
-from completedp.evidence.exponents import Fit, Size, fit_exponent
+from completedp.evidence.exponents import (
+    CANDIDATES,
+    MIDDLE,
+    Fit,
+    Size,
+    fit_exponent,
+    reached,
+)
 from completedp.evidence.horizon_result import BATCH, BOTH, TOKENS, TOLERANCE, HorizonResult
 from completedp.evidence.plots import horizon_svg
 from completedp.evidence.sweep import Point
@@ -47,10 +54,6 @@ from completedp.training.config import TrainConfig
 
 STUDY = "horizon"
 COORDINATES = ("lr/global",)
-MIDDLE = 0.25
-"""The token exponent that the learning rates tried are around."""
-CANDIDATES = (0.0, 0.25, 0.5)
-"""Exponents whose cost is told: no rule, half of the printed one, the printed one."""
 _MEASUREMENTS = 128
 """Of the gradient's noise, in the run for it."""
 
@@ -252,11 +255,9 @@ def _point(what: str, factor: float, octave: float, seed: int) -> Point:
 
 def _reached(what: str, factor: float, octave: float) -> tuple[float, float]:
     """The token exponent that gives a learning rate, and the octaves that it cannot give."""
-    doublings = math.log2(factor)
-    if what == BATCH or not doublings:
-        return 0.5, octave - (0.5 * doublings if what == BATCH else 0.0)
-    exponent = min(1.0, max(0.0, -octave / doublings))
-    return exponent, octave + exponent * doublings
+    if what == BATCH:
+        return 0.5, octave - 0.5 * math.log2(factor)
+    return reached(factor, octave)
 
 
 def _size(grid: HorizonGrid, done: Mapping[Point, float], what: str, factor: float) -> Size:

@@ -1,7 +1,14 @@
-"""One self-contained HTML page: headings, paragraphs, tables, figures. No scripts, no links out."""
+"""One self-contained HTML page: headings, paragraphs, tables, drawings.
+
+No scripts, no links out: the page's own policy forbids both. Light or dark as the reader's system
+is, and readable on a phone. All text is escaped; a drawing from a file is put in as an image, in
+which a browser runs nothing.
+"""
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -9,16 +16,106 @@ from pathlib import Path
 from completedp.common.files import write_text_atomically
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
-       color: #1c1c1c; background: #fff; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; font-size: .9rem; margin: 1rem 0; }
-th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #ddd; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-pre { font-size: .75rem; overflow-x: auto; background: #f6f6f6; padding: .8rem; }
-svg { max-width: 100%; height: auto; }
-.pass { color: #0a6b2d; font-weight: 600; } .fail { color: #b00020; font-weight: 600; }
+:root { color-scheme: light dark; --ink: #1b2430; --quiet: #5b6875; --page: #fff; --card: #f5f7f9;
+  --line: #dce2e8; --link: #1458a0; --pass: #12623a; --pass-back: #daf1e3; --fail: #a01529;
+  --fail-back: #fbdfe3; --open: #7a4f00; --open-back: #ffedc7; --plain: #3a4d60;
+  --plain-back: #e4ebf2; --c0: #1667b7; --c1: #d9820f; --c2: #2a8a5f; --c3: #7d4fb3; --c4: #c43d3d;
+  --c5: #7a8591; --up: #d9820f; --down: #1667b7; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e9ee; --quiet: #9aa8b5; --page: #14181c;
+  --card: #1c2228; --line: #333c45; --link: #7db6f2; --pass: #83dba7; --pass-back: #143a26;
+  --fail: #ff9dab; --fail-back: #4a151d; --open: #ffcf70; --open-back: #43320b; --plain: #b6c6d6;
+  --plain-back: #2a343e; --c0: #6cb1f5; --c1: #f2ab4a; --c2: #62c795; --c3: #b792e6; --c4: #f08080;
+  --c5: #a3afba; }
+  .drawn > * { filter: invert(.91) hue-rotate(180deg); } }
+* { box-sizing: border-box; }
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 66rem; margin: 0 auto;
+  padding: 1.5rem 1rem 4rem; color: var(--ink); background: var(--page);
+  overflow-wrap: break-word; }
+h1 { font-size: 1.75rem; line-height: 1.2; margin: .5rem 0; }
+h2 { font-size: 1.3rem; line-height: 1.3; margin: 3rem 0 .4rem; padding-top: 1rem;
+  border-top: 1px solid var(--line); }
+h3 { font-size: 1.02rem; margin: 1.4rem 0 .2rem; }
+p { margin: .5rem 0; max-width: 46rem; }
+a { color: var(--link); }
+.lead { font-size: 1.15rem; }
+.quiet { color: var(--quiet); font-size: .9rem; }
+.wide { overflow-x: auto; margin: .8rem 0; }
+table { border-collapse: collapse; font-size: .9rem; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .9rem .3rem 0;
+  border-bottom: 1px solid var(--line); }
+th { color: var(--quiet); font-weight: 600; white-space: nowrap; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+pre, code { font: .85em/1.45 ui-monospace, Menlo, Consolas, monospace; }
+pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
+  border-radius: 6px; padding: .7rem .9rem; margin: .8rem 0; }
+td code { white-space: pre-wrap; overflow-wrap: anywhere; }
+td { min-width: 4.5rem; }
+.pass, .fail, .open, .plain { display: inline-block; padding: .05rem .5rem; border-radius: 1rem;
+  font-weight: 600; font-size: .85rem; white-space: nowrap; }
+.pass { color: var(--pass); background: var(--pass-back); }
+.fail { color: var(--fail); background: var(--fail-back); }
+.open { color: var(--open); background: var(--open-back); }
+.plain { color: var(--plain); background: var(--plain-back); }
+.drawn img, .drawn svg { display: block; max-width: 100%; height: auto; background: #fff;
+  border-radius: 6px; }
+.chart svg { display: block; width: 100%; max-width: 46rem; height: auto; }
+.chart text { fill: var(--ink); font: 13px system-ui, sans-serif; }
+.chart .tick { fill: var(--quiet); font-size: 12px; }
+.heat td { text-align: center; min-width: 3.6rem; padding: .25rem .4rem; border: 0;
+  font-variant-numeric: tabular-nums; }
+.heat .up { background: color-mix(in srgb, var(--up) var(--part), var(--card)); }
+.heat .down { background: color-mix(in srgb, var(--down) var(--part), var(--card)); }
+.bar { height: .75rem; min-width: 1px; border-radius: 2px; background: var(--c0); }
+td.barred { min-width: 9rem; width: 16rem; }
+details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
+@media (max-width: 46rem) { body { padding: 1rem .8rem 3rem; } h1 { font-size: 1.4rem; }
+  .drawn img, .drawn svg, .chart svg { min-width: 38rem; } }
+@media (max-width: 46rem) { .stacked tr, .stacked td { display: block; border: 0; padding: 0; }
+  .stacked tr { padding: .8rem 0; border-bottom: 1px solid var(--line); }
+  .stacked th { display: none; } .stacked td { margin: .15rem 0; } }
+@media print { .wide { overflow: visible; } details { display: block; } }
 """.strip()
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_CLASSES = {
+    "pass": "pass",
+    "fail": "fail",
+    "diverged": "fail",
+    "not settled": "open",
+    "not finished": "open",
+}
+
+
+class Markup(str):
+    """Text that is HTML already, made by the functions here: it is not escaped again."""
+
+    __slots__ = ()
+
+
+def chip(word: str) -> Markup:
+    """A verdict in its colour."""
+    return Markup(f'<span class="{_CLASSES.get(word, "plain")}">{escape(word)}</span>')
+
+
+def link(anchor: str, text: str) -> Markup:
+    """A link to a heading of the page."""
+    return Markup(f'<a href="#{escape(anchor)}">{escape(text)}</a>')
+
+
+def code(text: str) -> Markup:
+    """A command, or part of one."""
+    return Markup(f"<code>{escape(text)}</code>")
+
+
+def bar(part: float) -> Markup:
+    """A bar, of a part from 0 to 1."""
+    return Markup(f'<div class="bar" style="width:{100 * min(1.0, max(0.0, part)):.1f}%"></div>')
+
+
+def heat(value: float, most: float) -> Markup:
+    """A cell of a heat map: a signed number, coloured by its size."""
+    side = "up" if value > 0 else "down"
+    part = min(1.0, abs(value) / most) if most > 0 else 0.0
+    return Markup(f'<td class="{side}" style="--part:{75 * part:.0f}%">{value:+.2f}</td>')
 
 
 class Report:
@@ -28,46 +125,121 @@ class Report:
         self._title = title
         self._parts = [f"<h1>{escape(title)}</h1>"]
 
-    def heading(self, text: str) -> None:
+    def heading(self, text: str, *, anchor: str | None = None, level: int = 2) -> None:
         """A section."""
-        self._parts.append(f"<h2>{escape(text)}</h2>")
+        mark = "" if anchor is None else f' id="{escape(anchor)}"'
+        self._parts.append(f"<h{level}{mark}>{_text(text)}</h{level}>")
 
-    def paragraph(self, text: str) -> None:
-        """A paragraph of plain text."""
-        self._parts.append(f"<p>{escape(text)}</p>")
+    def paragraph(self, text: str, kind: str = "") -> None:
+        """A paragraph; `kind` may be lead or quiet."""
+        mark = f' class="{kind}"' if kind else ""
+        self._parts.append(f"<p{mark}>{_text(text)}</p>")
 
     def verdict(self, passed: bool, text: str) -> None:
-        """A line that starts with pass or FAIL."""
-        kind, word = ("pass", "pass") if passed else ("fail", "FAIL")
-        self._parts.append(f'<p><span class="{kind}">{word}</span> {escape(text)}</p>')
+        """A line that starts with pass or fail."""
+        self._parts.append(f"<p>{chip('pass' if passed else 'fail')} {_text(text)}</p>")
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table; cells that are numbers are set to the right."""
+    def table(
+        self, header: Sequence[str], rows: Sequence[Sequence[object]], *, stacked: bool = False
+    ) -> None:
+        """A table; cells that are numbers are set to the right.
 
-        def cell(value: object, tag: str = "td") -> str:
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            text = f"{value:.4g}" if isinstance(value, float) else str(value)
-            return f"<{tag}{' class=number' if number else ''}>{escape(text)}</{tag}>"
+        On a phone the cells of a `stacked` one are below each other.
+        """
+        mark = ' class="stacked"' if stacked else ""
+        numbers = [
+            bool(rows) and all(_is_number(row[i]) or row[i] == "" for row in rows)
+            for i in range(len(header))
+        ]
+        head = "".join(_cell(name, "th", n) for name, n in zip(header, numbers, strict=True))
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+        self._parts.append(f'<div class="wide"><table{mark}><tr>{head}</tr>{body}</table></div>')
 
-        head = "".join(cell(name, "th") for name in header)
-        body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-        self._parts.append(f"<table><tr>{head}</tr>{body}</table>")
+    def heat_map(
+        self, corner: str, columns: Sequence[str], rows: Sequence[tuple[str, list[float | None]]]
+    ) -> None:
+        """Signed numbers by row and column, coloured by size; None leaves a cell empty."""
+        most = max((abs(x) for _, row in rows for x in row if x is not None), default=0.0)
+        head = "".join(_cell(name, "th", False) for name in (corner, *columns))
+        body = "".join(
+            f"<tr><th>{escape(name)}</th>"
+            + "".join("<td></td>" if x is None else heat(x, most) for x in row)
+            + "</tr>"
+            for name, row in rows
+        )
+        table = f'<table class="heat"><tr>{head}</tr>{body}</table>'
+        self._parts.append(f'<div class="wide">{table}</div>')
 
     def preformatted(self, text: str) -> None:
         """Text as it is, in columns."""
         self._parts.append(f"<pre>{escape(text)}</pre>")
 
     def figure(self, svg: str) -> None:
-        """An SVG made by plots.py."""
-        self._parts.append(svg)
+        """An SVG that this process has drawn with plots.py."""
+        self._parts.append(f'<div class="wide drawn">{svg}</div>')
+
+    def drawing(self, svg: str, words: str) -> None:
+        """An SVG from a file, and what it shows in words."""
+        packed = base64.b64encode(smaller_svg(svg).encode()).decode()
+        self._parts.append(
+            f'<div class="wide drawn"><img alt="{escape(words)}" '
+            f'src="data:image/svg+xml;base64,{packed}"></div>'
+        )
+
+    def chart(self, svg: str) -> None:
+        """A chart made by charts.py, which has the page's colours."""
+        self._parts.append(f'<div class="wide chart">{svg}</div>')
+
+    def fold(self, summary: str) -> None:
+        """What follows, up to `unfold`, is shown on demand."""
+        self._parts.append(f"<details><summary>{escape(summary)}</summary>")
+
+    def unfold(self) -> None:
+        """The end of what `fold` began."""
+        self._parts.append("</details>")
+
+    def html(self) -> str:
+        """The page."""
+        body = "\n".join(self._parts)
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(self._title)}</title><style>{_STYLE}</style></head>"
+            f"<body>\n{body}\n</body></html>\n"
+        )
 
     def write(self, path: Path) -> None:
         """Write the page."""
-        body = "\n".join(self._parts)
-        write_text_atomically(
-            path,
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(self._title)}</title><style>{_STYLE}</style></head>"
-            f"<body>\n{body}\n</body></html>\n",
-        )
+        write_text_atomically(path, self.html())
+
+
+def smaller_svg(svg: str) -> str:
+    """The same drawing in fewer bytes: coordinates to a hundredth, no comments or metadata."""
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<\?xml[^>]*\?>|<!DOCTYPE[^>]*>", "", svg)
+
+    def rounded(found: re.Match[str]) -> str:
+        return re.sub(r"(\.\d\d)\d+", r"\1", found.group())
+
+    svg = re.sub(r'(?<= d=")[^"]*|(?<= [xy]=")[^"]*', rounded, svg)
+    return re.sub(r">\s+<", "><", svg).strip()
+
+
+def _text(text: str) -> str:
+    return text if isinstance(text, Markup) else escape(text)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: object, tag: str = "td", number: bool | None = None) -> str:
+    number = _is_number(value) if number is None else number
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, int) and _is_number(value):
+        text = f"{value:,}"
+    kind = ' class="number"' if number else ""
+    if isinstance(value, Markup) and 'class="bar"' in value:
+        kind = ' class="barred"'
+    return f"<{tag}{kind}>{value if isinstance(value, Markup) else escape(text)}</{tag}>"

@@ -1,7 +1,8 @@
 """global-baseline: the paper's random search of global values over its discrete grid.
 
 How good the best of so many trials is, how the loss is spread at each value of each
-hyperparameter, and how weight decay and learning rate go together.
+hyperparameter, and how weight decay and learning rate go together. Where scikit-learn is installed,
+a Gaussian process says besides how much each value matters around the optimum.
 """
 
 from __future__ import annotations
@@ -13,9 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from completedp.evidence.figures.drawing import BLUE, GREY, INK, canvas, finish
+from completedp.evidence.figures.drawing import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    RED,
+    VIOLET,
+    canvas,
+    finish,
+)
 from completedp.evidence.figures.figure import Cost, Found, Setting, judged
 from completedp.evidence.figures.settings import PAPER, setting
+from completedp.evidence.sensitivity import Slice, has_processes, sensitivity
 from completedp.studies.cells import Wanted
 from completedp.studies.engines import PAPER_GRID, paper_levels
 from completedp.studies.spec import Site
@@ -112,6 +124,10 @@ class GlobalBaseline:
             "diverged": int(np.isinf(losses).sum()),
             "trials": len(losses),
         }
+        slices = slices_of(chosen, losses)
+        if slices is not None:
+            numbers["rise beside the optimum"] = {n: x.nearby for n, x in slices.items()}
+            numbers["slices"] = {n: x.to_dict() for n, x in slices.items()}
         return Found(
             findings=findings,
             numbers=numbers,
@@ -121,8 +137,17 @@ class GlobalBaseline:
                 "losses": [round(x, 5) if math.isfinite(x) else None for x in losses.tolist()],
             },
             text=_table(numbers),
-            svg=_draw(self.claim, at, chosen, losses),
+            svg=_draw(self.claim, at, chosen, losses, slices),
         )
+
+
+def slices_of(chosen: np.ndarray, losses: np.ndarray) -> dict[str, Slice] | None:
+    """A Gaussian process around the optimum; None without scikit-learn, or with too few trials."""
+    if not has_processes():
+        return None
+    levels = {name: np.log2(PAPER_GRID[name]) for name in TUNED}
+    points = np.stack([levels[name][chosen[:, i]] for i, name in enumerate(TUNED)], axis=1)
+    return sensitivity(points, losses, {name: levels[name].tolist() for name in TUNED})
 
 
 def drawn(trials: int, seed: int = 0) -> np.ndarray:
@@ -180,15 +205,30 @@ def _table(numbers: Mapping[str, Any]) -> str:
         "part of the losses' order that each explains alone:",
     ]
     out += [f"    {_LABELS[name]:<14} {numbers['explained'][name]:.2f}" for name in TUNED]
+    rises = numbers.get("rise beside the optimum")
+    if rises is None:
+        need = "more trials" if has_processes() else 'scikit-learn: pip install "completedp[gp]"'
+        out.append(f"the sensitivity around the optimum is left out: it needs {need}")
+    else:
+        out.append("rise at the values beside the optimum's, by a Gaussian process, nats:")
+        out += [f"    {_LABELS[name]:<14} {rises[name]:.4f}" for name in TUNED]
     return "\n".join(out)
 
 
-def _draw(claim: str, at: BaselineSize, chosen: np.ndarray, losses: np.ndarray) -> str:
+def _draw(
+    claim: str,
+    at: BaselineSize,
+    chosen: np.ndarray,
+    losses: np.ndarray,
+    slices: Mapping[str, Slice] | None,
+) -> str:
     base = at.setting.base
     below = (
         f"{len(losses)} trials of {base}. Bars: the middle half of the losses of all trials with "
         "that value, dots their medians. Map: the median by weight decay and learning rate."
     )
+    if slices is not None:
+        below += " Last: a Gaussian process along each value, the others at their best."
     finite = losses[np.isfinite(losses)]
     low, high = float(finite.min()), float(np.quantile(finite, 0.9))
     with canvas(2, 4, claim, below, panel=(3.2, 2.7)) as (figure, grid):
@@ -198,7 +238,10 @@ def _draw(claim: str, at: BaselineSize, chosen: np.ndarray, losses: np.ndarray) 
             _draw_marginal(panel, name, chosen[:, i], losses)
             panel.set_ylim(low - 0.05 * (high - low), high)
         _draw_map(panels[6], chosen, losses)
-        panels[7].set_visible(False)
+        if slices is None:
+            panels[7].set_visible(False)
+        else:
+            _draw_slices(panels[7], slices)
         for panel in (panels[0], panels[4]):
             panel.set_ylabel("validation loss")
         return finish(figure)
@@ -231,6 +274,19 @@ def _draw_marginal(panel: Any, name: str, levels: np.ndarray, losses: np.ndarray
     panel.set_xticks(range(len(values)), [f"{value:g}" for value in values], rotation=60)
     panel.tick_params(axis="x", labelsize=7)
     panel.set_title(_LABELS[name], loc="left")
+
+
+def _draw_slices(panel: Any, slices: Mapping[str, Slice]) -> None:
+    colours = (BLUE, AMBER, VIOLET, RED, GREEN)
+    for colour, (name, found) in zip(colours, slices.items(), strict=True):
+        rise, error = np.array(found.rise), np.array(found.error)
+        panel.plot(found.octaves, rise, color=colour, label=_LABELS[name])
+        panel.fill_between(found.octaves, rise - error, rise + error, color=colour, alpha=0.12)
+    panel.set_xlabel("octaves from the optimum")
+    panel.set_ylabel("nats above it")
+    panel.set_xlim(-8, 8)
+    panel.set_title("around the optimum", loc="left")
+    panel.legend(fontsize=6)
 
 
 def _draw_map(panel: Any, chosen: np.ndarray, losses: np.ndarray) -> None:

@@ -23,6 +23,7 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import best, open_study
 from completedp.studies.session import shown_rungs, work_shown
+from completedp.studies.spent import covered
 from completedp.studies.store import Store, Study
 from completedp.tasks.task import Task, make_task
 from completedp.theory.recipe import Recipe
@@ -45,7 +46,10 @@ class Ended:
 
 
 class Lab:
-    """A store of studies, the text and the model that they train on, and how."""
+    """A store of studies, the text and the model that they train on, and how.
+
+    What is no study, such as a run with its weights, goes to the folder.
+    """
 
     def __init__(
         self,
@@ -57,8 +61,9 @@ class Lab:
         model: Any = None,
         options: WorkerConfig,
         quiet: bool = False,
+        folder: Path = Path(),
     ) -> None:
-        self.name, self.size, self.store = name, size, store
+        self.name, self.size, self.store, self.folder = name, size, store, folder
         self.data, self.model, self.options, self.quiet = data, model, options, quiet
 
     def task(self, setting: Setting, shape: Mapping[str, Any] | None = None) -> Task:
@@ -127,6 +132,7 @@ class Lab:
         trials: int,
         sites: Sequence[Scale] = (),
         targets: Sequence[Scale] = (),
+        engine: str = DEFAULT_ENGINE,
     ) -> FinishedSearch:
         """A search from a recipe, worked on until its trials are finished."""
         spec = search_spec(
@@ -137,7 +143,7 @@ class Lab:
             tunables=tunables,
             reach=REACH,
             targets=targets,
-            engine=DEFAULT_ENGINE,
+            engine=engine,
             seed=0,
             stop_early=False,
             sites=sites,
@@ -161,6 +167,16 @@ class FinishedSearch:
         objective = self._objective
         point = recommended_after(self._study, objective, trials)
         return objective.space.recipe(objective.recipe, point)
+
+    def seconds_after(self, trials: int) -> float:
+        """How long devices had its first so many trials in hand, in the order of finishing."""
+        rows = [row for row in self._study.trials(curves=False) if row.finished_at is not None]
+        rows.sort(key=lambda row: row.sequence or 0)
+        by_worker: dict[str, list[tuple[float, float]]] = {}
+        for row in rows[:trials]:
+            span = row.started_at, row.finished_at or row.started_at
+            by_worker.setdefault(row.worker, []).append(span)
+        return sum(map(covered, by_worker.values()))
 
     def best(self, rungs: Sequence[Scale], seeds: int) -> Recipe:
         """What the ladder chooses; climbed once."""

@@ -6,6 +6,7 @@ from completedp.common.errors import CompletedpError
 from completedp.evidence.figures import (
     annealing,
     base_size,
+    downstream,
     global_baseline,
     headline,
     landscape,
@@ -15,6 +16,8 @@ from completedp.evidence.figures import (
     lr_width,
     module_transfer,
     sde,
+    search_curves,
+    tokens_exponent,
     tokens_law,
     wd_batch,
 )
@@ -29,12 +32,15 @@ FIGURES: dict[str, Figure] = {
         wd_batch.FIGURE,
         lr_tokens.FIGURE,
         tokens_law.FIGURE,
+        tokens_exponent.FIGURE,
         annealing.FIGURE,
         sde.FIGURE,
         landscape.FIGURE,
+        search_curves.FIGURE,
         module_transfer.FIGURE,
         base_size.FIGURE,
         global_baseline.FIGURE,
+        downstream.FIGURE,
         headline.FIGURE,
     )
 }

@@ -11,7 +11,6 @@ import lzma
 import math
 import platform
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from completedp.common.process import only_process
 from completedp.evidence.figures.figure import TINY, Figure, Found
 from completedp.evidence.figures.lab import Lab, check_sources, stdlib_tokens
 from completedp.evidence.figures.registry import figure_named
+from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.plots import require_matplotlib
 from completedp.studies.config import WorkerConfig
 from completedp.studies.store import Store
@@ -49,10 +49,9 @@ def run_figure(
         check_sources(size, data, model)  # before anything is made
     elif data or model:
         raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
-    with only_process(out):
+    with only_process(out), Stopwatch(out / f"{name}-{size}.seconds") as watch:
         if not quiet:
             print(f"{name}, {size}: {figure.cost(size).text(size)}", file=sys.stderr, flush=True)
-        began = time.monotonic()
         if trains:
             text = data or stdlib_tokens(out)
             with Store(store or str(out / f"{name}-{size}.db")) as opened:
@@ -64,16 +63,18 @@ def run_figure(
                     model=model,
                     options=options or WorkerConfig(),
                     quiet=quiet,
+                    folder=out,
                 )
                 found = figure.run(size, lab)
         else:
             found = figure.run(size, None)
-        seconds = _seconds(out / f"{name}.json", size, time.monotonic() - began)
+        seconds = _seconds(out / f"{name}.json", size, watch.seconds)
         written = _written(figure, size, found, seconds, data, model)
         write_text_atomically(out / f"{name}.json", json.dumps(written, indent=2) + "\n")
         write_text_atomically(out / f"{name}.svg", found.svg)
         packed = json.dumps(found.raw, allow_nan=False, separators=(",", ":")).encode()
         write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))
+        watch.finished()
     return found, written
 
 
@@ -113,7 +114,7 @@ def _written(
 
 
 def _seconds(path: Path, size: str, now: float) -> float:
-    """How long it took; a run that only read what was there before does not count as one."""
+    """How long it took; a run that only read what was there before does not count."""
     if path.exists():
         before = read_json(path, "figure")
         known = before.get("seconds") if before.get("size") == size else None

@@ -1,0 +1,183 @@
+"""A figure in a report: its drawing, what to see in it, and the numbers it was judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from completedp.common.progress import duration
+from completedp.evidence.report import Report, chip
+from completedp.evidence.reporting.part import (
+    MEASURED,
+    Outcome,
+    Part,
+    command,
+    drawn,
+    number,
+    shown,
+    table,
+)
+
+WHAT_TO_SEE = {
+    "lr-width": "With the rules the bottoms of all curves are one above the other; without them "
+    "they move to smaller learning rates as the model grows wider.",
+    "lr-depth": "With the rules the bottoms of all curves are one above the other, for both "
+    "exponents, with QK norms and without.",
+    "lr-batch": "With the square-root rule the bottoms stay in place as the batch grows; without "
+    "it they move to the right.",
+    "wd-batch": "With the full rule the best weight decay stays in place as the batch grows.",
+    "lr-tokens": "Without a rule the bottoms move to the left as training grows longer; with it, "
+    "or where the batch grows along, they stay.",
+    "tokens-law": "The curve of the better rule ends lower, and so does its dashed floor.",
+    "tokens-exponent": "Points are best learning rates at each length of training, the line is the "
+    "fitted power; the second panel has what each exponent costs at the longest.",
+    "annealing": "The best schedule of each horizon: is a short one the beginning of a longer one?",
+    "sde": "Lines of the rule lie on each other at every batch size, those without it do not.",
+    "landscape": "Loss over two modules' learning rates: colours end where training breaks.",
+    "search-curves": "Lower is better: the loss on fresh seeds of what each search would recommend "
+    "after so many trials, and after so much time on the device.",
+    "module-transfer": "Curves that fall from 0 (global) to 1 (per module) at every scale.",
+    "base-size": "The loss that each smaller model's learning rate costs on the large one.",
+    "global-baseline": "Where the bars of a value reach low, good trials have it; the first panel "
+    "says how much more trials would help.",
+    "downstream": "The share of right answers with global and with per-module values, by task.",
+    "headline": "How many times the tokens global values need for the loss of per-module ones.",
+}
+"""One sentence a figure, for readers who see it for the first time."""
+
+
+def figure_part(path: Path, data: Mapping[str, Any]) -> Part:
+    """A figure's NAME.json, with NAME.svg beside it."""
+    name = str(data["figure"])
+    outcomes = [
+        Outcome(claim=str(each["claim"]), measured=_measured(each), verdict=str(each["verdict"]))
+        for each in data["findings"]
+    ]
+    size, text, model = str(data["size"]), data.get("data"), data.get("model")
+    made = command(
+        "figure",
+        name,
+        size=size,
+        data=None if text in (None, "stdlib") else text,
+        model=None if model in (None, "reference") else model,
+        out=str(path.parent),
+    )
+
+    def body(report: Report) -> None:
+        if name in WHAT_TO_SEE:
+            report.paragraph(f"What to see: {WHAT_TO_SEE[name]}")
+        drawn(report, path.with_suffix(".svg"), f"{name}: {data['claim']}")
+        for title, header, rows in tables_of(data.get("numbers", {})):
+            report.heading(title, level=3)
+            table(report, header, rows)
+        report.paragraph(_made(data), "quiet")
+
+    return Part(
+        title=name,
+        says=f"{data['claim']}.",
+        source=str(data.get("paper", "")),
+        outcomes=outcomes,
+        found=_counted(outcomes),
+        command=made,
+        body=body,
+    )
+
+
+def unfinished_figure(path: Path, name: str, size: str, trials: str) -> Part:
+    """A figure whose store is there and whose verdict is not."""
+    outcome = Outcome(claim=f"{name} at size {size}", measured=trials, verdict="not finished")
+    return Part(
+        title=name,
+        says="This figure was begun and not finished: the command below goes on with it.",
+        outcomes=[outcome],
+        found=trials,
+        command=command("figure", name, size=size, out=str(path.parent)),
+        body=lambda report: None,
+    )
+
+
+def _measured(finding: Mapping[str, Any]) -> str:
+    value = number(finding.get("measured"))
+    if value is None:
+        return "not measured"
+    low, high = number(finding.get("low")), number(finding.get("high"))
+    sure = "" if low is None or high is None or low == high else f" [{low:.3g}, {high:.3g}]"
+    return f"{value:.3g}{sure} {finding.get('unit', '')}".rstrip()
+
+
+def _counted(outcomes: list[Outcome]) -> str:
+    if len(outcomes) == 1:
+        return outcomes[0].measured
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        counts[outcome.verdict] = counts.get(outcome.verdict, 0) + 1
+    return ", ".join(f"{count} {word}" for word, count in counts.items()) or MEASURED
+
+
+def _made(data: Mapping[str, Any]) -> str:
+    seconds = number(data.get("seconds"))
+    parts = [f"size {data['size']}", f"text {data.get('data')}", f"model {data.get('model')}"]
+    if data.get("device"):
+        parts.append(f"device {data['device']}")
+    if seconds is not None:
+        parts.append(f"took {duration(seconds)}")
+    parts += [f"{name} {version}" for name, version in (data.get("versions") or {}).items()]
+    return ", ".join(parts)
+
+
+Table = tuple[str, list[str], list[list[object]]]
+
+
+def tables_of(numbers: Mapping[str, Any]) -> list[Table]:
+    """A figure's numbers as tables: single ones in one, lists and groups each in its own."""
+    single = [[key, _value(value)] for key, value in numbers.items() if not _is_group(value)]
+    found: list[Table] = [("Numbers", ["", ""], single)] if single else []
+    for key, value in numbers.items():
+        if not _is_group(value):
+            continue
+        if isinstance(value, dict):
+            rows = [({"": name} | _as_row(each)) for name, each in value.items()]
+        else:
+            rows = [_as_row(each) for each in value]
+        header = list(dict.fromkeys(name for row in rows for name in row))
+        body: list[list[object]] = [[row.get(name, "") for name in header] for row in rows]
+        title = key.replace("_", " ")
+        found.append((title[:1].upper() + title[1:], [h.replace("_", " ") for h in header], body))
+    return found
+
+
+def _is_group(value: Any) -> bool:
+    """Whether a value has rows of its own: a list of objects, or an object of objects or lists."""
+    if isinstance(value, list):
+        return any(isinstance(each, dict) for each in value)
+    return isinstance(value, dict) and any(isinstance(x, dict | list) for x in value.values())
+
+
+def _as_row(value: Any) -> dict[str, object]:
+    if isinstance(value, dict):
+        return {str(key): _value(each) for key, each in value.items()}
+    return {"value": _value(value)}
+
+
+def _value(value: Any) -> object:
+    if isinstance(value, str) and value in ("pass", "fail", "not settled"):
+        return chip(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if isinstance(value, list) and len(value) > 16:
+        return f"{len(value)} values"
+    if isinstance(value, float | list | dict):
+        text = shown(_rounded(value))
+        return text if len(text) <= 240 else f"{text[:240]} ..."
+    return shown(value)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return value

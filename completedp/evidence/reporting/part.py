@@ -1,0 +1,120 @@
+"""Part: one thing that a report shows, with what was found of it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from completedp.evidence.report import Report
+
+PASS, FAIL, OPEN = "pass", "fail", "not settled"
+MEASURED, UNFINISHED = "measured", "not finished"
+_WORST = (FAIL, UNFINISHED, OPEN, PASS)
+LONGEST = 12
+"""Rows of a table that are shown without being asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One claim, what was measured, and the verdict."""
+
+    claim: str
+    measured: str
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A section of the report."""
+
+    title: str
+    says: str
+    """What it is about, in a sentence."""
+    body: Callable[[Report], None]
+    """Writes its drawings and tables."""
+    source: str = ""
+    """Where the paper has it."""
+    outcomes: Sequence[Outcome] = ()
+    found: str = ""
+    """What was found, in a few words, for the summary."""
+    command: str | None = None
+    """What made it."""
+
+    @property
+    def verdict(self) -> str:
+        """The worst of its outcomes; where there is nothing to judge, that it was measured."""
+        words = {outcome.verdict for outcome in self.outcomes}
+        return next((word for word in _WORST if word in words), MEASURED)
+
+
+def command(*words: str, **options: object) -> str:
+    """A command as one would type it; options that are None are left out.
+
+    >>> command("sweep", vary=("lr",), factors=(1, 2), out="my runs")
+    "completedp sweep --vary lr --factors 1 2 --out 'my runs'"
+    """
+    parts = ["completedp", *words]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is None or value is False or value == ():
+            continue
+        if value is True:
+            parts.append(flag)
+        elif isinstance(value, tuple | list):
+            parts += [flag, *map(shown, value)]
+        else:
+            parts += [flag, shown(value)]
+    return shlex.join(parts)
+
+
+def shown(value: Any) -> str:
+    """A plain value for people."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {shown(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shown, value))
+    return str(value)
+
+
+def table(report: Report, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table, folded where it is long."""
+    if not rows:
+        return
+    if len(rows) > LONGEST:
+        report.fold(f"{len(rows)} rows")
+    report.table(header, rows)
+    if len(rows) > LONGEST:
+        report.unfold()
+
+
+def drawn(report: Report, path: Path, words: str) -> None:
+    """A drawing from a file, or a line that says that there is none."""
+    try:
+        svg = path.read_text("utf-8", errors="replace")
+    except OSError:
+        report.paragraph(f"There is no drawing: {path.name} is missing.", "quiet")
+        return
+    report.drawing(svg, words)
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def rows_of(data: Mapping[str, Any], names: Sequence[str]) -> list[list[object]]:
+    """Named values as rows of two; what is not there is left out."""
+    return [[name, shown(data[name])] for name in names if data.get(name) is not None]

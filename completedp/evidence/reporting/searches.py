@@ -1,0 +1,237 @@
+"""A search in a report: its trials, what held on fresh seeds, and which coordinates mattered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from completedp.common.progress import duration
+from completedp.evidence.charts import Mark, Series, chart
+from completedp.evidence.report import Report, bar
+from completedp.evidence.reporting.part import UNFINISHED, Outcome, Part, command, number, table
+from completedp.studies.cells import NAME as CELLS
+from completedp.studies.ladder import START
+from completedp.studies.spent import device_seconds
+from completedp.studies.store import Study, TrialRow
+
+SHOWN = 12
+"""Coordinates that are listed."""
+
+
+def is_list(study: Study) -> bool:
+    """Whether a study is a list of trials, as a sweep's, and no search."""
+    return study.spec.get("engine") == CELLS
+
+
+def progress_of(study: Study) -> str:
+    """How many of its trials are finished."""
+    counts = study.counts()
+    return f"{counts['finished']:,} of {counts['budget']:,} trials"
+
+
+def list_part(study: Study, store: str) -> Part:
+    """A list of trials that no verdict is there for yet."""
+    done = progress_of(study)
+    counts = study.counts()
+    return Part(
+        title=f"list of trials {study.name!r}",
+        says=f"Trials of a sweep or a figure, in {store}: the command that listed them goes on "
+        "where it stopped, and has their verdict.",
+        outcomes=[Outcome(claim="trials are trained", measured=done, verdict=UNFINISHED)]
+        if counts["finished"] < counts["budget"]
+        else [],
+        found=done,
+        body=lambda report: None,
+    )
+
+
+def search_part(study: Study, store: str) -> Part:
+    """A search, from its store."""
+    rows = sorted(
+        (row for row in study.trials(curves=False) if row.sequence is not None),
+        key=lambda row: row.sequence or 0,
+    )
+    note, counts, spec = study.get_note("best"), study.counts(), study.spec
+    names = [str(name) for name in spec["space"]["coordinates"]]
+    outcomes, done = [], progress_of(study)
+    if counts["finished"] < counts["budget"]:
+        outcomes.append(Outcome(claim="the budget is used", measured=done, verdict=UNFINISHED))
+
+    spent = device_seconds(study)
+
+    def body(report: Report) -> None:
+        time = ", ".join(f"{duration(each)} of {device}" for device, each in spent.items())
+        report.paragraph(
+            f"{spec['engine']} over {len(names)} coordinates ({spec['space']['kind']}), "
+            f"{done}, {counts['diverged']} diverged; {time or 'no time spent yet'}."
+        )
+        for site, where in enumerate(spec["sites"]):
+            _history(report, [row for row in rows if row.site == site], where, note)
+        _ladder(report, note)
+        _coordinates(report, names, [row for row in rows if row.site == 0], spec["space"]["start"])
+
+    return Part(
+        title=f"search {study.name!r}",
+        says=f"Which values are best for a small model: a search of {store}.",
+        outcomes=outcomes,
+        found=_gain(note) or _best_trial(rows),
+        command=command(
+            "search",
+            "start",
+            study=study.name,
+            store=store,
+            space=spec["space"]["kind"],
+            engine=spec["engine"],
+            trials=counts["budget"],
+            seed=spec["seed"] or None,
+        ),
+        body=body,
+    )
+
+
+def explained(points: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    """By coordinate: the part of the losses' order that a parabola in its own order explains.
+
+    Orders, as losses near divergence are of any size. Parabolas follow anything a little: what they
+    would explain of noise is taken off.
+    """
+    ranks = _ranks(losses)
+    total, count = float((ranks**2).sum()), len(losses)
+    found = np.zeros(points.shape[1])
+    for i, column in enumerate(points.T):
+        if np.ptp(column) == 0 or total == 0 or count <= 4:
+            continue
+        x = _ranks(column) / count
+        rows = np.stack([np.ones_like(x), x, x**2], axis=1)
+        fitted = rows @ np.linalg.lstsq(rows, ranks, rcond=None)[0]
+        share = float((fitted**2).sum()) / total
+        found[i] = max(0.0, 1 - (1 - share) * (count - 1) / (count - 3))
+    return found
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Places in order, from their middle; equal values share theirs."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks = (last - (counts + 1) / 2)[which]
+    return ranks - ranks.mean()
+
+
+def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], note: Any) -> None:
+    whole = [row for row in rows if row.status == "ok" and number(row.loss) is not None]
+    if not whole:
+        report.paragraph("No trial has ended well there yet.", "quiet")
+        return
+    losses = [float(row.loss or 0.0) for row in whole]
+    places = [float((row.sequence or 0) + 1) for row in whole]
+    best = np.minimum.accumulate(losses).tolist()
+    titles = [
+        f"trial {row.number}, seed {row.seed}: {loss:.4f}"
+        for row, loss in zip(whole, losses, strict=True)
+    ]
+    scale = site["scale"]
+    report.heading("Trials at " + ", ".join(f"{k} {v:,}" for k, v in scale.items()), level=3)
+    report.paragraph(
+        "A dot is a trial, the line the best so far, which is partly luck; dotted levels are "
+        "means over fresh seeds.",
+        "quiet",
+    )
+    marks = []
+    for rung in (note or {}).get("rungs", []):
+        if rung["scale"] == scale:
+            means = {s["candidate"]: _mean(s["losses"]) for s in rung["standings"]}
+            chosen = note.get("chosen")
+            for colour, name in ((5, START), (2, chosen)):
+                if name in means and math.isfinite(means[name]):
+                    marks.append(Mark(name=f"{name}, fresh seeds", y=means[name], colour=colour))
+    high = max(float(np.quantile(losses, 0.9)), losses[0], *(mark.y for mark in marks), min(losses))
+    low = min(*losses, *(mark.y for mark in marks), high)
+    room = 0.05 * (high - low) or 0.05
+    series = [
+        Series(
+            name="trial", points=list(zip(places, losses, strict=True)), dots=True, titles=titles
+        ),
+        Series(name="best so far", points=list(zip(places, best, strict=True)), colour=1),
+    ]
+    report.chart(
+        chart(
+            series,
+            x="trial, as they finished",
+            y="validation loss, nats",
+            marks=marks,
+            span_y=(low - room, high + room),
+        )
+    )
+
+
+def _ladder(report: Report, note: Any) -> None:
+    if not note:
+        report.paragraph(
+            "Nothing was measured on fresh seeds yet: `completedp search best` does.", "quiet"
+        )
+        return
+    rows = []
+    for rung in note["rungs"]:
+        scale = ", ".join(f"{key} {value:,}" for key, value in rung["scale"].items())
+        for standing in rung["standings"]:
+            losses = standing["losses"]
+            mark = "chosen" if standing["candidate"] == note["chosen"] else ""
+            mean = _mean(losses)
+            shown = f"{mean:.4f}" if math.isfinite(mean) else "diverged"
+            rows.append([scale, str(standing["candidate"]), shown, len(losses), mark])
+            scale = ""
+    report.heading("On fresh seeds", level=3)
+    table(report, ["scale", "candidate", "loss", "seeds", ""], rows)
+
+
+def _coordinates(
+    report: Report, names: Sequence[str], rows: Sequence[TrialRow], start: Sequence[float]
+) -> None:
+    kept = [row for row in rows if row.status in ("ok", "diverged") and row.loss is not None]
+    if len(kept) < 8:
+        return
+    points = np.array([row.point for row in kept])
+    losses = np.array([row.loss for row in kept], dtype=float)
+    shares = explained(points, losses)
+    best = points[int(np.argmin(losses))] - np.array(start)
+    order = np.argsort(-shares, kind="stable")[:SHOWN]
+    report.heading("Which coordinates mattered", level=3)
+    report.paragraph(
+        "How much of the losses' order each coordinate explains alone. Where a search has gone "
+        "together in several of them, they share what only one of them did.",
+        "quiet",
+    )
+    most = float(shares.max()) or 1.0
+    report.table(
+        ["coordinate", "explains", "", "the best trial, octaves from the start"],
+        [
+            [names[i], f"{shares[i]:.0%}", bar(shares[i] / most), f"{best[i]:+.2f}"]
+            for i in order.tolist()
+        ],
+    )
+
+
+def _gain(note: Any) -> str:
+    """What the ladder's last rung says of the chosen and the start."""
+    if not note:
+        return ""
+    last = {s["candidate"]: _mean(s["losses"]) for s in note["rungs"][-1]["standings"]}
+    chosen = note["chosen"]
+    if chosen == START or START not in last:
+        return f"{chosen}: {last[chosen]:.4f} on fresh seeds"
+    gain = last[START] - last[chosen]
+    if not math.isfinite(gain):
+        return f"{chosen}: {last[chosen]:.4f} on fresh seeds, where the start diverges"
+    return f"{chosen}: {last[chosen]:.4f} on fresh seeds, {gain:+.4f} nats better than the start"
+
+
+def _best_trial(rows: Sequence[TrialRow]) -> str:
+    losses = [row.loss for row in rows if row.status == "ok" and number(row.loss) is not None]
+    return f"best trial {min(losses):.4f}" if losses else "no trial has ended yet"
+
+
+def _mean(losses: Sequence[float | None]) -> float:
+    return float(np.mean([math.inf if loss is None else loss for loss in losses]))

@@ -1,0 +1,310 @@
+"""The report: what each path is, a page that nothing can break out of, and what is missing."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import error_of
+from studies import make_recipe, make_study, planted, write_tokens
+
+from completedp.cli.report import ReportVerb
+from completedp.evidence.charts import Mark, Series, chart
+from completedp.evidence.figures.registry import FIGURES
+from completedp.evidence.report import Report, smaller_svg
+from completedp.evidence.reporting.figures import WHAT_TO_SEE
+from completedp.evidence.reporting.gather import gather, page_of, sentence, write_report
+from completedp.evidence.reporting.recipes import multiplier_map
+from completedp.evidence.reporting.searches import explained
+from completedp.studies.store import Store
+
+EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
+VOID = {"meta", "img", "line", "circle", "rect", "polyline"}
+
+
+class Page(HTMLParser):
+    """A page as a browser would read it: tags that are open, attributes, text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def write(path: Path, data: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data))
+    return path
+
+
+def figure(folder: Path, *verdicts: str, name: str = "lr-width", words: str = "It stays") -> Path:
+    findings = [
+        {"claim": f"{words} {i}", "measured": 0.25, "low": 0.1, "high": 0.4, "unit": "octaves",
+         "verdict": verdict}
+        for i, verdict in enumerate(verdicts)
+    ]  # fmt: skip
+    (folder / f"{name}.svg").write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><text>{words}</text></svg>'
+    )
+    rows = [{"line": words, "factor": 2, "loss": None, "scale": {"width": 8, "depth": 2}}]
+    return write(
+        folder / f"{name}.json",
+        {"figure": name, "claim": words, "paper": "Figure 2", "size": "cpu", "data": words,
+         "model": "reference", "findings": findings, "seconds": 61.0, "device": words,
+         "numbers": {"limit": 0.5, "curves": rows, "laws": {"rule": {"floor": 1.5}}}},
+    )  # fmt: skip
+
+
+def check(folder: Path, words: str = "qkv") -> Path:
+    row = {"parameterisation": "completedp", "axis": "width", "quantity": "own", "what": words,
+           "expected": 0.0, "slope": 0.4, "error": None, "verdict": "fail"}  # fmt: skip
+    return write(
+        folder / "coordcheck.json",
+        {"check": "coordcheck", "config": {"model": words, "widths": [8, 16], "depths": [2]},
+         "passed": {"completedp": False, "sp": True}, "rows": [row]},
+    )  # fmt: skip
+
+
+def sweep(folder: Path, words: str = "completedp") -> Path:
+    best = {"octaves": [0.5], "errors": [0.1], "loss": 2.0}
+    lines = [
+        {"parameterisation": words, "axis": "base", "factor": 1, "optimum": best, "drift": [0.0],
+         "cost": 0.0, "losses": []},
+        {"parameterisation": words, "axis": "width", "factor": 4, "optimum": best, "drift": [-0.7],
+         "cost": 0.03, "losses": []},
+    ]  # fmt: skip
+    grid = {"vary": ["lr"], "axes": ["width"], "factors": [1, 4], "octaves": [-1.0, 1.0]}
+    return write(folder / "verdict.json", {"grid": grid, "lines": lines})
+
+
+def horizon(folder: Path) -> Path:
+    size = {"factor": 2.0, "optimum": -0.3, "optimum_error": 0.1, "best_loss": 2.0,
+            "exponent_since_last": 0.3}  # fmt: skip
+    cost = {"exponent": 0.5, "loss": 2.01, "cost": 0.01, "error": 0.002}
+    fit = {"exponent": 0.31, "error": 0.05, "close": [0.2, 0.4], "sizes": [size], "costs": [cost]}
+    fits = {"tokens": fit, "batch": None}
+    return write(folder / "verdict.json", {"grid": {"factors": [1, 2]}, "fits": fits})
+
+
+def run(folder: Path, *, status: str | None = "ok", steps: int = 20) -> Path:
+    recipe = make_recipe()
+    folder.mkdir(parents=True)
+    recipe.save(folder / "recipe.json")
+    write(folder / "config.json", {"data": "tokens", "out": str(folder), "lr": 0.5, "seed": 3})
+    rows = [
+        {"step": step, "tokens": 64 * step, "loss": 5.0 - step / 10} for step in range(1, steps, 2)
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(lines)
+    if status is not None:
+        loss = 3.25 if status == "ok" else None
+        write(folder / "result.json", {"status": status, "steps": steps, "valid_loss": loss})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tokens(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory, tokens: str) -> Path:
+    """A folder with one of each, whose names would all like to be markup."""
+    folder = tmp_path_factory.mktemp("results")
+    figure(folder, "pass", "fail", words=EVIL)
+    check(folder / "checks", EVIL)
+    sweep(folder / "sweep", EVIL)
+    horizon(folder / "fitted")
+    run(folder / "runs" / "a")
+    run(folder / "runs" / "b", status=None, steps=8)
+    make_recipe().save(folder / "best.json")
+    with Store(str(folder / "search.db")) as store:
+        study = make_study(store, tokens, name=EVIL, trials=10)
+        planted(study, tokens, [3.0, 2.5, 2.75, float("inf"), 2.25, 2.5, 2.4, 2.3, 2.6, 2.9])
+        rung = {"scale": study.spec["sites"][0]["scale"], "standings": [
+            {"candidate": "recommended", "losses": [2.0, 2.2]},
+            {"candidate": "start", "losses": [2.5, None]}]}  # fmt: skip
+        study.set_note("best", {"chosen": "recommended", "rungs": [rung]})
+    return folder
+
+
+def test_a_page_of_everything(everything: Path, tmp_path: Path) -> None:
+    """Every kind is found by its content and is on the page, with its verdict and its command."""
+    found = write_report([str(everything)], tmp_path / "page.html", "All of it")
+    titles = " | ".join(part["title"] for part in found["parts"])
+    for title in ("lr-width", "coordcheck", "sweep of lr", "fitted horizon", "training runs",
+                  "recipe best.json", "search "):  # fmt: skip
+        assert title in titles
+    page = Page((tmp_path / "page.html").read_text())
+    assert page.open == []
+    verdicts = {part["title"]: part["verdict"] for part in found["parts"]}
+    assert verdicts["lr-width"] == verdicts["coordcheck"] == "fail"
+    assert verdicts["training runs"] == "not finished"
+    assert verdicts["recipe best.json"] == "measured"
+    for words in ("drifts by up to 0.70 octaves", "exponent 0.31 +- 0.05",
+                  "completedp sweep --vary lr", "step 7 of 20", "What to see",
+                  "recommended: 2.1000 on fresh seeds", "Training loss", "lr/type/", "1:01"):  # fmt: skip
+        assert words in page.text, words
+    assert found["bytes"] < 200_000
+
+
+def test_nothing_a_file_says_becomes_markup(everything: Path, tmp_path: Path) -> None:
+    """Names with markup in them are shown as they are; there are no scripts, handlers, or links."""
+    write_report([str(everything)], tmp_path / "page.html", EVIL)
+    html = (tmp_path / "page.html").read_text()
+    page = Page(html)
+    assert EVIL in page.text
+    assert "script" not in page.tags
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    for name, value in page.attributes:
+        if name in ("href", "src", "xlink:href"):
+            assert value.startswith(("#", "data:image/svg+xml;base64,"))
+    assert "default-src 'none'" in html
+    (image,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', html)
+    assert base64.b64decode(image).startswith(b"<svg")
+
+
+def test_the_markup_test_can_fail() -> None:
+    """Text that is put in without escaping is seen by the reader of the test."""
+    report = Report("x")
+    report.figure(EVIL)
+    assert "script" in Page(report.html()).tags
+
+
+def test_a_drawing_that_is_missing_is_said(tmp_path: Path) -> None:
+    """A figure without its drawing is shown with its numbers, and says what is not there."""
+    path = figure(tmp_path, "pass")
+    path.with_suffix(".svg").unlink()
+    parts = gather([str(path)])
+    assert "lr-width.svg is missing" in Page(page_of(parts, "x").html()).text
+
+
+def test_what_was_begun_is_not_finished(tokens: str, tmp_path: Path) -> None:
+    """The store of a figure without its verdict says how many trials are left, and the command."""
+    with Store(str(tmp_path / "lr-width-cpu.db")) as store:
+        planted(make_study(store, tokens, name="sweep"), tokens, [3.0])
+    (part,) = gather([str(tmp_path)])
+    assert (part.title, part.verdict) == ("lr-width", "not finished")
+    assert "1 of 4 trials" in part.found
+    assert part.command == f"completedp figure lr-width --size cpu --out {tmp_path}"
+    figure(tmp_path, "pass")
+    assert [part.verdict for part in gather([str(tmp_path)])] == ["pass"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (["pass", "pass"], "All 2 claims hold."),
+        (["pass", "fail", "not settled"], "Of 3 claims 1 hold, 1 does not, 1 is not settled."),
+    ],
+)
+def test_the_sentence(tmp_path: Path, verdicts: list[str], said: str) -> None:
+    """What holds, what does not, and what is open are counted; what is not finished is said."""
+    figure(tmp_path, *verdicts)
+    assert sentence(gather([str(tmp_path)])) == said
+    run(tmp_path / "run", status=None)
+    assert sentence(gather([str(tmp_path)])) == f"{said[:-1]}; 1 is not finished."
+
+
+def test_a_path_is_taken_once(tmp_path: Path) -> None:
+    """A file that is named, and is in a folder that is named, is on the page once."""
+    path = figure(tmp_path, "pass")
+    assert len(gather([str(path), str(tmp_path), str(path)])) == 1
+
+
+def test_what_is_nothing_known(tmp_path: Path) -> None:
+    """A path that is not there, holds nothing known, or only looks right is one line."""
+    assert "nothing at" in error_of(gather, [str(tmp_path / "none")])
+    assert "does not hold" in error_of(gather, [str(tmp_path)])
+    other = write(tmp_path / "other.json", {"a": 1})
+    assert "other.json" in error_of(gather, [str(other)])
+    half = write(tmp_path / "half.json", {"figure": "x", "findings": [{}], "claim": "y"})
+    assert "not a whole figure's verdict" in error_of(gather, [str(half)])
+    (tmp_path / "x.db").write_bytes(b"SQLite format 3\0 and nothing")
+    assert "x.db" in error_of(gather, [str(tmp_path / "x.db")])
+    assert "Name one" in error_of(gather, [])
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It writes the page, says what is on it, and as JSON the same."""
+    figure(tmp_path, "pass", "pass")
+    out = str(tmp_path / "page.html")
+    assert ReportVerb(paths=(str(tmp_path),), out=out).run() == 0
+    assert "lr-width: 2 pass" in capsys.readouterr().out
+    assert ReportVerb(paths=(str(tmp_path),), out=out, json=True).run() == 0
+    assert json.loads(capsys.readouterr().out)["parts"][0]["verdict"] == "pass"
+
+
+def test_every_figure_says_what_to_see() -> None:
+    """The sentences are those of the figures that there are."""
+    assert WHAT_TO_SEE.keys() == FIGURES.keys()
+
+
+def test_which_coordinates_mattered() -> None:
+    """A coordinate that decides the losses explains them, also by a bowl; noise does not."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(200, 3))
+    shares = explained(points, (points[:, 1] - 0.2) ** 2)
+    assert shares[1] > 0.85
+    assert max(shares[0], shares[2]) < 0.1
+    assert explained(np.ones((200, 1)), rng.normal(size=200)).tolist() == [0.0]
+
+
+def test_the_map_of_multipliers() -> None:
+    """Rows are module types and blocks, columns are values; what is not tuned is empty."""
+    log2 = {"lr/type/qkv": 1.0, "eps/type/qkv": -2.0, "lr/depth/2": 0.5, "lr/layer/mlp_in/1": 3.0}
+    columns, rows = multiplier_map(log2)
+    assert columns == ["lr", "eps"]
+    assert dict(rows) == {
+        "qkv": [1.0, -2.0],
+        "block 2": [0.5, None],
+        "mlp_in, block 1": [3.0, None],
+    }
+
+
+def test_smaller_drawings_look_the_same() -> None:
+    """Coordinates lose digits that nobody sees; text, which may be a number, loses nothing."""
+    svg = '<?xml version="1.0"?><svg><!-- x --><path d="M 1.23456 2"/>\n <text>1.23456</text></svg>'
+    assert smaller_svg(svg) == '<svg><path d="M 1.23 2"/><text>1.23456</text></svg>'
+
+
+def test_a_chart_has_its_points_in_place() -> None:
+    """Higher values are further up and right; what is no number is left out; titles are escaped."""
+    points = [(1.0, 5.0), (2.0, float("nan")), (4.0, 1.0)]
+    svg = chart(
+        [Series(name=EVIL, points=points, dots=True)],
+        x="tokens",
+        y="loss",
+        log_x=True,
+        marks=[Mark(name="start", y=3.0, colour=1)],
+    )
+    places = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="3"', svg)
+    (x1, y1), (x2, y2) = [(float(a), float(b)) for a, b in places]
+    assert x1 < x2
+    assert y1 < y2  # down the page
+    assert "script" not in Page(svg).tags
+    assert chart([Series(name="none", points=[])], x="", y="") == ""
