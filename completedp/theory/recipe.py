@@ -186,8 +186,9 @@ class Recipe:
 
         Takes any of `Values`' names (lr=..., weight_decay=...), `Rules`' (alpha=...), `schedule`,
         `no_decay`, and `overrides` (as for `classify`), which the recipe keeps for its plans. The
-        model's own forward constants are kept too. The one place where theory calls a room below
-        it, because this name belongs on the class.
+        model's own forward constants are kept too. What the model was taken for is confirmed by
+        running it, where it is small, unless `probe` is False. The one place where theory calls a
+        room below it, because this name belongs on the class.
         """
         from completedp.apply.recipes import recipe_for_model
 
