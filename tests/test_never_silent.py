@@ -17,6 +17,7 @@ from helpers import error_of
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from completedp.apply.plan import plan
 from completedp.common.errors import DataWarning, ScaleWarning
 from completedp.common.files import write_text_atomically
 from completedp.lm import verified
@@ -352,6 +353,19 @@ def test_a_key_twice_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     text = path.read_text().replace('"schema": 3,', '"schema": 3, "head_dim": 4,', 1)
     path.write_text(text)
     assert "'head_dim' is there twice" in error_of(Recipe.load, path)
+
+
+def test_the_default_recipe_is_the_identity_at_its_base_with_biases() -> None:
+    """Every value of a plan at the base is the recipe's own, of biases too."""
+    recipe = Recipe.default()
+    config = ReferenceModel(vocab=257, shape=Shape(bias=True), head_dim=64).config(recipe.base)
+    found = plan(meta_model(config), recipe, recipe.base)
+    assert any(tensor.info.type == "qkv_bias" for tensor in found.tensors)
+    for tensor in found.tensors:
+        assert tensor.width_ratio == 1.0
+        for name, value in tensor.values.items():
+            assert value.target == pytest.approx(value.base, rel=1e-12), (tensor.name, name)
+    assert any("the weight decay does nothing" in line for line in found.cautions)
 
 
 def test_another_z_loss_than_the_recipe_s_is_said(
