@@ -86,6 +86,9 @@ class Recipe:
         check_overrides(self.overrides)
         for name, value in (self.constants or {}).items():
             check_number(path_of("constants.", name), value)
+        for name, value in self.provenance.items():
+            if isinstance(value, float):  # a JSON file has no word for others
+                check_number(path_of("provenance.", name), value)
         if self.head_dim is not None and self.head_dim < 1:
             raise CompletedpError(f"head_dim = {self.head_dim!r} must be at least 1")
         if self.hyperparameters.depth != self.base.depth:
