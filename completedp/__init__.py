@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from completedp.common.errors import CompletedpError as CompletedpError
+from completedp.common.errors import DataWarning as DataWarning
 from completedp.common.errors import ScaleWarning as ScaleWarning
 from completedp.theory.evidence import Evidence as Evidence
 from completedp.theory.hparams import Hyperparameters as Hyperparameters

@@ -568,7 +568,9 @@ def test_routers_are_warned_of(ratio: int) -> None:
 def test_inspect_prints_every_tensor() -> None:
     """The table has a row for every tensor: what it is, its width and what decided."""
     model = hugging_face("mixtral", **FAMILIES["mixtral"][0])
-    lines = [line.split() for line in inspect_model(model).splitlines() if line.strip()]
+    table, _, probed = inspect_model(model).partition("\n\n")
+    assert probed.startswith("probed: blocks 1, 2, 3 of 3")
+    lines = [line.split() for line in table.splitlines() if line.strip()]
     assert lines[0] == ["name", "shape", "role", "type", "layer", "width", "how"]
     rows = {row[0]: row[1:] for row in lines[2:]}
     assert list(rows) == [name for name, _ in model.named_parameters()]

@@ -150,12 +150,19 @@ def test_many_ranks_train_as_one(folder: Path) -> None:
     for break_it, message in (
         (lambda shard: shard.unlink(), "is of another model: .* is in one only"),
         (lambda shard: shard.write_bytes(b"junk"), "is not a readable checkpoint"),
+        (_flip_last_byte, "is not as it was written"),
     ):
         copy = folder / f"two/broken by {message}"
         shutil.copytree(folder / "two/full", copy)
         break_it(next(copy.glob("checkpoint-*/*.safetensors")))
         asked = config(str(folder), copy.relative_to(folder).as_posix())
         assert re.search(message, error_of(train, asked, recipe=recipe(), quiet=True))
+
+
+def _flip_last_byte(shard: Path) -> None:
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
 
 
 def test_parallel_is_fsdp_or_ddp(folder: Path) -> None:

@@ -147,7 +147,11 @@ recipes = st.builds(
     constants=st.none() | st.dictionaries(st.text(), st.floats(-1e9, 1e9)),
     no_decay=st.lists(st.sampled_from(("hidden_norm", "output_bias")), unique=True).map(tuple),
     provenance=st.dictionaries(
-        st.text(), st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False)
+        st.text(),
+        st.text()
+        | st.integers()
+        | st.booleans()
+        | st.floats(allow_nan=False, allow_infinity=False),
     ),
 )
 
@@ -360,6 +364,7 @@ def test_missing_keys_are_errors(tmp_path: Path, path: str) -> None:
         ("provenance", "me", "provenance"),
         ("provenance.who", None, "provenance.who"),
         ("provenance.who", ["a", "b"], "provenance.who"),
+        ("provenance.who", math.inf, "provenance.who"),
         ("evidence", [], "evidence"),
         ("evidence.losses", 1, "evidence.losses"),
         ("evidence.chosen", "nobody", "evidence: chosen = 'nobody'"),

@@ -2,8 +2,10 @@
 
 import calendar
 import csv
+import errno
 import json
 import math
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -119,6 +121,24 @@ def test_status_of_every_engine(data: str, store: Store, engine: str) -> None:
     assert found.best_loss == 1.9
     json.dumps(asdict(found), allow_nan=False)
     assert len(found.lines().splitlines()) == (4 if found.engine else 3)
+
+
+def test_a_full_disk_leaves_the_old_csv(
+    data: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export that cannot be written is one line, and what was there is as it was."""
+    study = make_study(store, data, trials=7)
+    path = tmp_path / "trials.csv"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    said = error_of(export_csv, study, path)
+    assert "No space left on device" in said
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.glob("*trials*")] == ["trials.csv"]
 
 
 def test_csv_holds_every_trial(data: str, store: Store, tmp_path: Path) -> None:

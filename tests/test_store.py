@@ -382,7 +382,7 @@ def test_a_newer_schema_is_refused(store: Store, url: str) -> None:
     """A store of a later version is one line that names both versions."""
     with store._database._engine.execution_options(begin="BEGIN").begin() as connection:
         connection.execute(sa.text("UPDATE completedp_schema SET version = 99"))
-    assert "schema version 99, this completedp knows 2: upgrade" in error_of(Store, url)
+    assert "schema version 99, this completedp knows 3: upgrade" in error_of(Store, url)
 
 
 def test_a_store_of_version_1_goes_on(url: str) -> None:
@@ -634,6 +634,40 @@ def test_a_deleted_store_is_noticed(tmp_path: Path) -> None:
         claimed = claim(study)
         path.unlink()
         assert "is gone" in error_of(finish, study, claimed)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_replaced_store_is_noticed(tmp_path: Path, in_place: bool) -> None:
+    """A worker whose store is replaced, as a file or within it, is told so and writes nothing."""
+    path, other = tmp_path / "store.db", tmp_path / "other.db"
+    for each in (path, other):
+        with Store(str(each)) as store:
+            store.create_study("a", SPEC)
+    with Store(str(path)) as store:
+        study = store.study("a")
+        claimed = claim(study)
+        if in_place:
+            store.close()  # nobody has the file open at this moment
+            path.write_bytes(other.read_bytes())
+        else:
+            path.unlink()
+            with Store(str(path)) as new:
+                new.create_study("a", SPEC)
+        assert "another came in its place" in error_of(finish, study, claimed)
+        assert "another came in its place" in error_of(claim, study)
+    with Store(str(path)) as store:
+        assert store.study("a").trials() == []
+
+
+def test_a_replaced_store_is_noticed_anywhere(store: Store, study: Study) -> None:
+    """In any database: its identity is compared in every transaction."""
+    claimed = claim(study)
+    with store._database._engine.execution_options(begin="BEGIN").begin() as connection:
+        connection.execute(sa.text("UPDATE completedp_schema SET identity = 'another'"))
+    assert "another came in its place" in error_of(finish, study, claimed)
+    with store._database._engine.execution_options(begin="BEGIN").begin() as connection:
+        connection.execute(sa.text("ALTER TABLE completedp_schema RENAME TO other_schema"))
+    assert "another came in its place" in error_of(finish, study, claimed)
 
 
 def test_a_locked_file_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

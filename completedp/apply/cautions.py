@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from completedp.apply.model_map import ModelMap
+from completedp.apply.model_map import PROBED, ModelMap
 from completedp.apply.settings import config_of, embedding_scales, setting
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.apply.tensors import PlanNumbers
@@ -51,11 +51,24 @@ def check_fit(model: ModelMap, recipe: Recipe, target: Scale) -> None:
             raise CompletedpError(
                 f"the model has width {tensor.width} and the target says {target.width}"
             )
+    _check_experts(model, recipe)
     head_dim = model.head_dim
     if recipe.head_dim is not None and head_dim is not None and head_dim != recipe.head_dim:
         raise CompletedpError(
             f"head_dim is {head_dim} and was {recipe.head_dim} at base: the rules hold when width "
             "grows by more heads of the same size"
+        )
+
+
+def _check_experts(model: ModelMap, recipe: Recipe) -> None:
+    """Raise where experts would be taken for larger or smaller copies of a dense feed-forward."""
+    router = next((t.name for t in model if t.type == "router"), None)
+    has_dense = {"mlp_in", "mlp_out"} & set(recipe.types)
+    if router is not None and has_dense and "router" not in recipe.types:
+        raise CompletedpError(
+            f"the model has experts ({router}) and the recipe's base model had none: what was "
+            "tuned for a dense feed-forward is not for experts, whose width is another; make the "
+            "recipe from a base-sized copy of this model that has experts in its blocks"
         )
 
 
@@ -186,6 +199,10 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
         return
     for name in dict.fromkeys((*model.constants, *base)):
         here, there = model.constants.get(name), base.get(name)
+        if name.startswith(PROBED):
+            if model.probed is None or there is None:  # one of the two was not run
+                continue
+            here = 1.0 if here is None else here
         if here is None or there is None or not math.isclose(here, there, rel_tol=_SAME):
             yield (
                 f"{name} = {_shown(here)} and was {_shown(there)} at base: the model's forward "

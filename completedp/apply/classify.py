@@ -9,6 +9,7 @@ error; nothing is left out or given a default in silence.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ from completedp.theory.roles import MODULE_TYPES, Width, is_bias, width_of_type
 # Matrices that take the residual stream in, and those that add to it.
 _READS = {"qkv", "attn_gate", "mlp_in", "mlp_gate", "router", "unembedding"}
 _WRITES = {"attn_out", "mlp_out"}
+_PER_HEAD = {"qkv", "attn_gate", "attn_out"}
+"""What may have a matrix for each head."""
 
 
 def classify(
@@ -57,6 +60,7 @@ def classify(
         warnings.warn(message, stacklevel=2)
     evidence = Evidence(structure, head_dim=declared_head_dim(model))
     unused, found, unknown = set(tried), [], []
+    drawn = any(p.ndim > 1 and not is_constant(p) for _, p in structure.places())
     for place, parameter in structure.places():
         if not parameter.requires_grad:
             continue
@@ -82,6 +86,8 @@ def classify(
                 width=evidence.width(place, decision[0]),
                 how=decision[1],
                 offset=evidence.offset(place, decision[0]),
+                start=_own_start(parameter) if drawn and decision[1] == "override" else None,
+                padding=getattr(place.owner, "padding_idx", None),
             )
         )
     _check_known(unknown)
@@ -166,11 +172,17 @@ class Evidence:
         """Fan-in and fan-out of a matrix, or of each of a stack of experts' matrices.
 
         A linear layer tells. Of any other tensor the side as wide as the residual stream is the
-        input of what reads it and the output of what writes to it.
+        input of what reads it and the output of what writes to it. In attention three dimensions
+        are a matrix for each head: heads read the same stream, and what they write is summed.
         """
         if len(place.shape) == 2 and place.key == "weight" and (known := fans(place.owner)):
             return known
         width = self._structure.width
+        if module_type in _PER_HEAD and len(place.shape) == 3:
+            if width is None or place.shape.count(width) != 1:
+                return None
+            other = math.prod(place.shape) // width
+            return (width, other) if module_type in _READS else (other, width)
         if width is None or len(place.shape) not in (2, 3) or width not in place.shape[-2:]:
             return None
         first, second = place.shape[-2:]
@@ -235,6 +247,19 @@ class Evidence:
         if not is_norm(place.owner):
             return None
         return names.norm_in_block(place.word, self._structure.norms_beside(place))
+
+
+def is_constant(parameter: nn.Parameter) -> bool:
+    """Whether all of it is one number, as far as can be told here."""
+    if parameter.is_meta or hasattr(parameter, "placements") or not parameter.numel():
+        return False
+    values = parameter.detach()
+    return bool((values == values.flatten()[0]).all())
+
+
+def _own_start(parameter: nn.Parameter) -> float | None:
+    """Where a model that was drawn, and not just given memory, starts a tensor throughout."""
+    return float(parameter.detach().flatten()[0]) if is_constant(parameter) else None
 
 
 def _override(name: str, overrides: Mapping[str, str]) -> re.Match[str] | None:

@@ -17,7 +17,10 @@ def draw(tensor: TensorPlan, seed: int) -> Tensor:
         return torch.full(tensor.info.shape, tensor.init_value or 0.0)
     key = blake2b(f"{seed}/{tensor.name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(key, "little") >> 1)
-    return torch.randn(tensor.info.shape, generator=generator) * tensor.init_std
+    drawn = torch.randn(tensor.info.shape, generator=generator) * tensor.init_std
+    if tensor.info.padding is not None:
+        drawn[tensor.info.padding] = 0.0  # no gradient ever reaches it
+    return drawn
 
 
 def fill(tensor: Tensor, whole: Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,18 +11,29 @@ from rich.table import Table
 from torch import nn
 
 from completedp.apply.classify import classify
+from completedp.apply.model_map import ModelMap
+from completedp.apply.probe import probe
 
 _COLUMNS = ("name", "shape", "role", "type", "layer", "width", "how")
 _NUMBERS = ("layer", "width")
 
 
-def inspect_model(model: nn.Module, overrides: Mapping[str, str] | None = None) -> str:
-    """One row for every trainable tensor, in the model's order. The model may be on meta."""
+def inspect_model(
+    model: nn.Module,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    small: Callable[[], nn.Module | None] | None = None,
+) -> str:
+    """One row for every trainable tensor, in the model's order, and what was seen by running it.
+
+    The model may be on meta. Where it is too large to be run, `small` makes a small copy of it.
+    """
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in _COLUMNS:
         justify = "right" if column in _NUMBERS else "left"
         table.add_column(column, justify=justify, no_wrap=True)
-    for tensor in classify(model, overrides):
+    model_map = classify(model, overrides)
+    for tensor in model_map:
         table.add_row(
             tensor.name,
             "x".join(map(str, tensor.shape)),
@@ -35,4 +46,18 @@ def inspect_model(model: nn.Module, overrides: Mapping[str, str] | None = None) 
     text = io.StringIO()
     # As wide as the names ask for: a name that is cut off is of no use to an override.
     Console(file=text, width=10_000, color_system=None).print(table, highlight=False)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
+    table_text = "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
+    return f"{table_text}\n\n{_probed(model_map, overrides, small)}"
+
+
+def _probed(
+    model_map: ModelMap,
+    overrides: Mapping[str, str] | None,
+    small: Callable[[], nn.Module | None] | None,
+) -> str:
+    found = probe(model_map)
+    copy = small() if found.skipped and small is not None else None
+    if copy is None:
+        return found.lines()
+    of_copy = classify(copy, overrides)
+    return f"on a copy of width {of_copy.width} and depth {of_copy.depth}\n{probe(of_copy).lines()}"

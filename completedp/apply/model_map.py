@@ -14,6 +14,9 @@ from completedp.apply.settings import declared_head_dim, forward_constants
 from completedp.apply.structure import Structure
 from completedp.theory.roles import Role
 
+PROBED = "probed: "
+"""What the names of constants begin with that were seen by running a model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
@@ -32,6 +35,11 @@ class TensorInfo:
     """What decided: `override`, `structure`, `shape` or `name`."""
     offset: float = 0.0
     """What its module adds to it in use: 1 for a norm that stores gain - 1."""
+    start: float | None = None
+    """Where the model itself starts it, throughout, if no rule says where: of a tensor that only an
+    override could name, such as LayerScale's gain or the second matrix of LoRA."""
+    padding: int | None = None
+    """The row of an embedding that stays at 0."""
 
     @property
     def ends(self) -> str | None:
@@ -52,6 +60,9 @@ class ModelMap(Sequence[TensorInfo]):
         self.structure = structure
         """The model's modules by canonical path, its embedding, blocks, norms and head."""
         self.tensors = tuple(tensors)
+        self.probed: Mapping[str, float] | None = None
+        """Factors of the forward pass that were seen by running it (probe.py); None where it was
+        not run."""
 
     @overload
     def __getitem__(self, index: int) -> TensorInfo: ...
@@ -95,9 +106,14 @@ class ModelMap(Sequence[TensorInfo]):
         said = (getattr(module, "head_dim", None) for module in self.model.modules())
         return normed or next((size for size in said if isinstance(size, int)), None)
 
-    @cached_property
+    @property
     def constants(self) -> Mapping[str, float]:
-        """What the model's own forward pass multiplies by, by name."""
+        """What the model's own forward pass multiplies by, by name: said by its config and modules,
+        and seen by running it."""
+        return {**self._said, **(self.probed or {})}
+
+    @cached_property
+    def _said(self) -> Mapping[str, float]:
         return forward_constants(self.model)
 
     @cached_property

@@ -12,6 +12,7 @@ from completedp.apply.classify import classify
 from completedp.apply.model_map import TensorInfo
 from completedp.apply.multipliers import Wanted, choose_ways, fold
 from completedp.apply.planned import Plan
+from completedp.apply.probe import confirmed
 from completedp.apply.tensors import TensorPlan
 from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.theory.recipe import Recipe
@@ -27,6 +28,7 @@ def plan(
     *,
     overrides: Mapping[str, str] | None = None,
     multipliers: Wanted = "auto",
+    probe: bool = True,
 ) -> Plan:
     """Work out every tensor's values. The model may be on the meta device and is not touched.
 
@@ -35,6 +37,8 @@ def plan(
     residual multipliers are carried: by buffers that the model has, folded into the last weights of
     a branch, or by forward hooks; `auto` takes the first of these that the model allows. What there
     is to doubt of the recipe at the target is warned of (`ScaleWarning`), and in `plan.cautions`.
+    What a small model of yours was taken for is confirmed by running it (probe.py), unless
+    `probe` is False.
 
     >>> import torch, completedp as cdp
     >>> with torch.device("meta"):
@@ -44,7 +48,9 @@ def plan(
     >>> found["blocks.0.attn.qkv.weight"].lr, found.residual_multipliers[0]
     (0.001275, (0.5, 0.5))
     """
-    found = make_plan(model, recipe, target, overrides=overrides, multipliers=multipliers)
+    found = make_plan(
+        model, recipe, target, overrides=overrides, multipliers=multipliers, probe=probe
+    )
     for line in found.cautions:
         warnings.warn(line, ScaleWarning, stacklevel=2)
     return found
@@ -57,6 +63,7 @@ def make_plan(
     *,
     overrides: Mapping[str, str] | None = None,
     multipliers: Wanted = "auto",
+    probe: bool = True,
 ) -> Plan:
     """The same without a word on the recipe: for trials, whose scale is what is being measured."""
     model_map = classify(model, overrides, inherited=recipe.overrides)
@@ -66,6 +73,8 @@ def make_plan(
     residual = [_residual(transfer, layer) for layer in range(1, target.depth + 1)]
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
         cautions.check_not_frozen(model_map, residual)
+    if probe:
+        model_map.probed = confirmed(model_map)
     for message in cautions.plan_cautions(model_map, transfer, residual):
         warnings.warn(message, stacklevel=3)
     tensors = [fold(_tensor_plan(info, transfer), ways) for info in model_map]
@@ -83,6 +92,7 @@ def _tensor_plan(info: TensorInfo, transfer: Transfer) -> TensorPlan:
         values = {
             name: transfer.value(name, info.type, info.layer, width_ratio=ratio)
             for name in (*transfer.hyperparameters(info.type), "multiplier")
+            if name != "init_std" or info.start is None  # which stays as it is
         }
         if info.ends in BRANCHES and info.layer:  # its output is the branch's
             values["multiplier"] = transfer.value("residual", info.ends, info.layer)

@@ -97,7 +97,10 @@ class TensorPlan:
 
     @property
     def init_value(self) -> float | None:
-        """What a vector starts at: a bias at 0, a gain at 1 less what its module adds to it."""
+        """What a vector starts at: a bias at 0, a gain at 1 less what its module adds to it; where
+        no rule says, what it starts at in the model itself."""
+        if self.info.start is not None:
+            return self.info.start
         if self.info.role.is_matrix:
             return None
         return 0.0 if is_bias(self.info.type) else 1.0 - self.info.offset

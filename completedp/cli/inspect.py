@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from tyro.conf import Positional
 
@@ -13,7 +14,7 @@ from completedp.training.config import scale_like
 @register("inspect")
 @dataclass(frozen=True, kw_only=True)
 class InspectVerb(Verb):
-    """A model's tensors: role, type, layer, width, and what decided each."""
+    """A model's tensors: role, type, layer, width, what decided each, and what running it shows."""
 
     model: Positional[str]
     """hf:OWNER/NAME, hf:FOLDER (its config.json alone is read), or module:function of a scale."""
@@ -30,7 +31,7 @@ class InspectVerb(Verb):
         """Print the table."""
         from completedp.apply.classify import classify
         from completedp.apply.inspect import inspect_model
-        from completedp.tasks.sources import model_from, overrides_from
+        from completedp.tasks.sources import model_from, overrides_from, small_copy
         from completedp.theory.recipe import Recipe
 
         overrides, sizes = overrides_from(self.override), {"width": self.width, "depth": self.depth}
@@ -39,5 +40,5 @@ class InspectVerb(Verb):
         if self.json:
             print_json([asdict(tensor) for tensor in classify(model, overrides)])
         else:
-            print(inspect_model(model, overrides))
+            print(inspect_model(model, overrides, small=partial(small_copy, self.model)))
         return 0

@@ -33,19 +33,20 @@ class TrainVerb(TrainConfig, Verb):
             raise
         if is_follower():
             return 0
+        failed = int(result.status == "diverged")  # a script must not take it for a model
         if self.json:
             print_json(result.to_dict())
-            return 0
+            return failed
         line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} tokens"
         if result.valid_loss is not None:
             line += f": validation loss {result.valid_loss:.4f}"
             if result.valid_bits_per_byte is not None:
                 line += f" nats per token, {result.valid_bits_per_byte:.4f} bits per byte"
         elif result.last_finite_loss is not None:
-            line += f": last finite training loss {result.last_finite_loss:.4f}"
+            line += f": last training loss {result.last_finite_loss:.4f}"
         if result.critical_batch is not None:
             error = result.critical_batch_error
             sure = "" if error is None else f" +- {error:,.0f}"
             line += f"\ncritical batch {result.critical_batch:,.0f}{sure} tokens (docs/horizon.md)"
         print(f"{line}\n{self.out}")
-        return 0
+        return failed

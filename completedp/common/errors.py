@@ -1,12 +1,16 @@
 """The one error users see: a sentence that quotes their input and says what to do.
 
 The command line prints it as a single line and exits with code 2; in Python it is a ValueError. And
-the one warning that has a name, for those who wish not to see it.
+the warnings that have names, for those who wish not to see them.
 """
 
 
 class CompletedpError(ValueError):
     """Something the user can mend: a value, a file, a combination of options."""
+
+
+class DataWarning(UserWarning):
+    """Text is too little, or too unequal, for what is asked of it."""
 
 
 class ScaleWarning(UserWarning):

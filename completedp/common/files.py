@@ -11,10 +11,29 @@ from typing import Any
 from completedp.common.errors import CompletedpError
 
 
+def parse_json(text: str) -> Any:
+    """JSON as people mean it: no key twice, of which one would win unseen."""
+    return json.loads(text, object_pairs_hook=_each_once)
+
+
+def json_text(data: Any, *, indent: int | None = 2) -> str:
+    """JSON that any program reads; a number that it has no word for is a fault of ours."""
+    return json.dumps(data, indent=indent, allow_nan=False) + "\n"
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:80]!r} is there twice: remove one of them")
+        found[key] = value
+    return found
+
+
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """A JSON object from a file; whatever is wrong with it is one line."""
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = parse_json(path.read_text("utf-8"))
     except FileNotFoundError:
         raise CompletedpError(f"no {what} at {str(path)!r}") from None
     except IsADirectoryError:

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+from unicodedata import normalize
 
 import numpy as np
 
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 
 _SMALLEST_BPE = 257  # every byte and the end of text
 _LARGEST_BPE = 2**21
+_EVERY_BYTE = "".join(
+    (
+        "The Quick fox, 0123456789:\n\tif x_1 != {[(y)]}: # 'a' \"b\" `c` ",
+        "~ $ % ^ & * + | < > ? / \\",
+        *map(chr, range(0xA1, 0x180)),  # accents, and each byte that continues a character
+        *map(chr, range(0x400, 0x800, 64)),  # the leading bytes of two
+        *(chr(point) for point in (0x905, 0xE01, 0x1E00, 0x2713, 0x3042, 0x4E2D, 0x6587, 0xAC00)),
+        *(chr(point) for point in (0x1F600, 0x1F9EA, 0x10348, 0x2000B)),
+    )
+)
+"""Text of many scripts, with upper case and without what tokenizers may compose otherwise."""
 
 
 class Tokenizer(Protocol):
@@ -100,10 +112,32 @@ class BPETokenizer:
             )
         self._tokenizer = tokenizer
         self.eot: int = eot
+        self._check_keeps_text(origin)
         # The largest id, not the count: ids may have holes and the model is indexed by id.
         self.vocab: int = max(tokenizer.get_vocab().values()) + 1
         digest = hashlib.sha256(tokenizer.to_str().encode("utf-8")).hexdigest()
         self.name: str = f"bpe{self.vocab}-{digest[:8]}"
+
+    def _check_keeps_text(self, origin: str) -> None:
+        """Raise where text is lost or changed on the way to ids: a vocabulary without some bytes,
+        unknown words, lower case. How a character is composed, and a space in front, may differ."""
+        ids = self._tokenizer.encode(_EVERY_BYTE, add_special_tokens=False).ids
+        kept = self._tokenizer.decode(ids, skip_special_tokens=False)
+        before, after = (normalize("NFKC", text).strip() for text in (_EVERY_BYTE, kept))
+        if before != after:
+            same = next(
+                (
+                    i
+                    for i, pair in enumerate(zip(before, after, strict=False))
+                    if pair[0] != pair[1]
+                ),
+                min(len(before), len(after)),
+            )
+            raise CompletedpError(
+                f"the tokenizer {origin} loses text: {before[same : same + 8]!r} comes back as "
+                f"{after[same : same + 8]!r}; give one of byte-level BPE, or with byte fallback, "
+                "that neither changes nor drops characters"
+            )
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab: int) -> "BPETokenizer":

@@ -6,9 +6,9 @@ how it was asked for. `prepare` writes one; batches.py reads it.
 """
 
 import hashlib
-import json
 import secrets
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -16,8 +16,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from completedp.common.errors import CompletedpError
-from completedp.lm.corpora import documents, fingerprint
+from completedp.common.errors import CompletedpError, DataWarning
+from completedp.common.files import json_text, parse_json
+from completedp.lm import verified
+from completedp.lm.corpora import END_OF_TEXT, documents, fingerprint
 from completedp.lm.tokenizer import BPETokenizer, Tokenizer
 
 SCHEMA = 1
@@ -88,11 +90,12 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = False) -> "Manifest":
-        """Read strictly and compare with the files there: sizes always, checksums to `verify`."""
+        """Read strictly and compare with the files there: sizes always, checksums to `verify`
+        (what was compared before and did not change since is not read again)."""
         folder = Path(folder).expanduser()
         path = folder / MANIFEST
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = parse_json(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise CompletedpError(
                 f"no token folder at {str(folder)!r}: it has no readable {MANIFEST}; "
@@ -118,7 +121,10 @@ class Manifest:
                     raise CompletedpError(
                         f"{str(path)!r} names a shard outside its folder, {shard.file!r}"
                     )
-                _check_shard(folder / shard.file, shard, manifest.dtype, verify)
+                _check_shard(folder / shard.file, shard, manifest.dtype)
+        if verify:
+            every = (shard for split in manifest.splits.values() for shard in split.shards)
+            verified.verify(folder, {shard.file: shard.sha256 for shard in every})
         return manifest
 
     def digest(self) -> str:
@@ -152,7 +158,7 @@ def _parse(kind: Any, value: Any, file: str, where: str) -> Any:
     )
 
 
-def _check_shard(path: Path, shard: Shard, dtype: str, verify: bool) -> None:
+def _check_shard(path: Path, shard: Shard, dtype: str) -> None:
     if not path.is_file():
         raise CompletedpError(f"the shard {str(path)!r} is missing: prepare the folder again")
     size, wanted = path.stat().st_size, shard.tokens * DTYPES[dtype].itemsize
@@ -161,10 +167,6 @@ def _check_shard(path: Path, shard: Shard, dtype: str, verify: bool) -> None:
             f"the shard {str(path)!r} holds {size} bytes where {wanted} were written: "
             "prepare the folder again"
         )
-    if verify:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
-                raise CompletedpError(f"the shard {str(path)!r} has changed: prepare again")
 
 
 def prepare(
@@ -264,14 +266,31 @@ def _write(
             path.unlink()
         threshold = lowest + 1 if "train" in splits else highest
         splits, *_ = _write_splits(folder, request, tokenizer, threshold, progress)
+    _warn_of_shares(splits, request)
     if isinstance(tokenizer, BPETokenizer):
         tokenizer.save(folder / TOKENIZER)
     manifest = Manifest(
         schema=SCHEMA, request=request, vocab=tokenizer.vocab, eot=tokenizer.eot, splits=splits
     )
-    text = json.dumps(asdict(manifest), indent=2) + "\n"
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    (folder / MANIFEST).write_text(json_text(asdict(manifest)), encoding="utf-8")
     return manifest
+
+
+def _warn_of_shares(splits: dict[str, Split], request: Request) -> None:
+    """Few documents, or of very unequal length, cannot be shared out as asked."""
+    if "valid" not in splits:
+        return
+    sizes = {name: split.bytes for name, split in splits.items()}
+    share, asked = sizes["valid"] / sum(sizes.values()), request.valid_fraction
+    if abs(share - asked) > max(0.05, asked):
+        count = sum(split.documents for split in splits.values())
+        warnings.warn(
+            f"validation takes {share:.0%} of the text of {request.source!r}, and {asked:.0%} was "
+            f"asked for: documents are held out whole, and there are {count:,}; where a file "
+            f"holds several, put a line {END_OF_TEXT} between them",
+            DataWarning,
+            stacklevel=4,
+        )
 
 
 def _write_splits(

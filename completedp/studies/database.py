@@ -26,7 +26,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
-from completedp.studies.migrations import MIGRATIONS
+from completedp.studies.migrations import MIGRATIONS, new_identity
 from completedp.studies.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
 
 PATIENCE_SECONDS = 120.0
@@ -48,6 +48,10 @@ class Database:
     def __init__(self, url: str, *, create: bool, clock: Callable[[], float]) -> None:
         self._open_on_this_thread = threading.local()
         self._path: Path | None = None
+        self._file: tuple[int, int] | None = None
+        """Which file is open; another one may come to bear its name."""
+        self._identity: str | None = None
+        """Which store; None until it is open."""
         self._password = ""
         if "://" in url:
             parsed = _parsed(url)
@@ -68,6 +72,9 @@ class Database:
         self._reader = self._engine.execution_options(begin="BEGIN")
         try:
             self._prepare(create)
+            read = sa.select(SCHEMA.c.identity)
+            self._identity = self._patiently(self._reader, lambda c: c.scalar(read), 0.0)
+            self._file = self._file_now()
         except BaseException:
             self.close()
             raise
@@ -80,9 +87,8 @@ class Database:
         current = getattr(self._open_on_this_thread, "connection", None)
         if current is not None:
             return work(current)
-        if self._path is not None and not self._path.exists():
-            # Whoever still has a deleted file open would go on writing into nothing.
-            raise CompletedpError(f"the store {self.shown} is gone: put the file back")
+        if self._file_now() != self._file:
+            raise self._replaced()  # whoever has the old file open would write into nothing
         engine = self._writer if write else self._reader
         return self._patiently(engine, work, PATIENCE_SECONDS)
 
@@ -103,12 +109,44 @@ class Database:
         while True:
             try:
                 with engine.begin() as connection, self._marked_open(connection):
+                    self._check_identity(connection)
                     return work(connection)
             except DBAPIError as error:
                 if not self._may_pass(error) or time.monotonic() >= deadline:
                     raise CompletedpError(self._explanation(error)) from error
             time.sleep(pause * random.uniform(0.5, 1.0))  # or all who wait come back together
             pause = min(2 * pause, 1.0)
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """The file that bears the store's name; nothing of PostgreSQL."""
+        if self._path is None:
+            return None
+        try:
+            about = self._path.stat()
+        except FileNotFoundError:
+            raise CompletedpError(f"the store {self.shown} is gone: put the file back") from None
+        except OSError as error:
+            raise CompletedpError(f"cannot open the store {self.shown}: {error.strerror}") from None
+        return about.st_dev, about.st_ino
+
+    def _check_identity(self, connection: sa.Connection) -> None:
+        """Raise where another store has come in the place of the one that was opened."""
+        if self._identity is None:  # not open yet
+            return
+        try:
+            found = connection.scalar(sa.select(SCHEMA.c.identity))
+        except DBAPIError as error:
+            if self._may_pass(error) or _sqlite_code(error) not in ("", "SQLITE_ERROR"):
+                raise
+            found = None  # another program's tables, or none
+        if found != self._identity:
+            raise self._replaced()
+
+    def _replaced(self) -> CompletedpError:
+        return CompletedpError(
+            f"the store {self.shown} is not the one that was opened: another came in its place; "
+            "nothing was written to it; bring the old one back, or begin again with the new one"
+        )
 
     @contextlib.contextmanager
     def _marked_open(self, connection: sa.Connection) -> Iterator[None]:
@@ -174,7 +212,8 @@ class Database:
         version = self._version(connection)
         if version is None:  # nobody was faster
             TABLES.create_all(connection)
-            connection.execute(sa.insert(SCHEMA).values(version=VERSION))
+            row = {"version": VERSION, "identity": new_identity()}
+            connection.execute(sa.insert(SCHEMA).values(row))
             return VERSION
         return version
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sqlite3
 import time
 from contextlib import closing
@@ -15,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
+from completedp.common.files import write_text_atomically
 from completedp.studies.store import Study, TrialRow
 
 
@@ -23,13 +25,20 @@ def export_csv(study: Study, path: Path) -> int:
     names = study.spec["space"]["coordinates"]
     rows = study.trials(curves=False)
     head = ("number", "state", "status", "loss", "steps", "site", "seed", "attempt", "worker")
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*head, "started_at", "finished_at", *names])
-        for row in rows:
-            own = [getattr(row, name) for name in head]
-            times = [_utc(row.started_at), _utc(row.finished_at)]
-            writer.writerow([*own, *times, *(float(x) for x in row.point)])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([*head, "started_at", "finished_at", *names])
+    for row in rows:
+        own = [getattr(row, name) for name in head]
+        times = [_utc(row.started_at), _utc(row.finished_at)]
+        writer.writerow([*own, *times, *(float(x) for x in row.point)])
+    try:
+        write_text_atomically(path, text.getvalue())
+    except OSError as error:
+        raise CompletedpError(
+            f"cannot write {str(path)!r} ({error.strerror}): make room, or name another file; what "
+            "was there is as it was"
+        ) from None
     return len(rows)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
 
-from completedp.studies.schema import STUDIES, TRIALS
+from completedp.studies.schema import SCHEMA, STUDIES, TRIALS
 
 
 def _add_sites(connection: sa.Connection) -> None:
@@ -55,5 +56,18 @@ def _with_task(old: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-MIGRATIONS: dict[int, Callable[[sa.Connection], None]] = {1: _add_sites}
+def _add_identity(connection: sa.Connection) -> None:
+    """Version 3: a store has an identity."""
+    connection.exec_driver_sql(
+        f"ALTER TABLE {SCHEMA.name} ADD COLUMN identity TEXT NOT NULL DEFAULT ''"
+    )
+    connection.execute(sa.update(SCHEMA).values(identity=new_identity()))
+
+
+def new_identity() -> str:
+    """That no other store has."""
+    return secrets.token_hex(16)
+
+
+MIGRATIONS: dict[int, Callable[[sa.Connection], None]] = {1: _add_sites, 2: _add_identity}
 """What makes of a store of each version one of the next."""

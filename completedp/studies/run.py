@@ -164,6 +164,7 @@ def _evidence(
         digest=task.data.digest,
         tokens_per_parameter=float(f"{recipe.base.tokens / parameters:.4g}"),
         tau=matrix_range(base_timescales(recipe)),
+        z_loss=spec.task["z_loss"],
         seconds={device: round(each, 1) for device, each in spent.items()},
     )
 

@@ -1,4 +1,4 @@
-"""The store's tables: studies, one row per trial, notes, and the version they are of."""
+"""The store's tables: studies, one row per trial, notes, and which store of which version it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
-VERSION = 2
+VERSION = 3
 SQLITE_CLOCK = "completedp_now"
 """The function that a connection to SQLite must bring with it."""
 
@@ -33,7 +33,13 @@ def _postgres_now(*_: Any, **__: Any) -> str:
 
 # The prefix keeps the names apart from others' in a shared PostgreSQL database.
 TABLES = sa.MetaData()
-SCHEMA = sa.Table("completedp_schema", TABLES, sa.Column("version", sa.Integer, primary_key=True))
+SCHEMA = sa.Table(
+    "completedp_schema",
+    TABLES,
+    sa.Column("version", sa.Integer, primary_key=True),
+    # Drawn when the store is made: another store under the same name has another.
+    sa.Column("identity", sa.Text, nullable=False),
+)
 STUDIES = sa.Table(
     "completedp_studies",
     TABLES,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
+from completedp.common.errors import DataWarning
 from completedp.common.progress import Reporter
 from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.objective import Objective, search_spec
@@ -159,6 +161,9 @@ def work_shown(
 ) -> None:
     """Work on a study until its budget is finished, with a line of progress."""
     counts, spec = study.counts(), objective.spec
+    for site in spec.sites:
+        for line in objective.task.data.cautions(site.scale):
+            warnings.warn(line, DataWarning, stacklevel=3)
     if not quiet:
         size = len(spec.space.coordinates)
         print(

@@ -23,10 +23,13 @@ from torch import Tensor
 from completedp.common.errors import CompletedpError
 from completedp.lm.batches import TokenDataset, permute
 from completedp.lm.tokens import Manifest
+from completedp.theory.scale import Scale
 
 Batch = tuple[Tensor, ...]
 """What a loss takes after the model."""
 DEFAULT_CONTEXT = 256
+MOST_PASSES = 4
+"""Over the same data, about as good as fresh data."""
 _AT_ONCE = 65_536
 _ON_DEVICE: WeakKeyDictionary[Examples, dict[torch.device, Batch]] = WeakKeyDictionary()
 """Rows that some stack needs, for as long as their examples are in use."""
@@ -153,6 +156,25 @@ class Data:
                 "tokens (context)"
             )
         return batch // self.unit
+
+    def cautions(self, scale: Scale) -> Iterator[str]:
+        """What to doubt of a run of this scale on so little data."""
+        if isinstance(self.train, Stream):
+            return
+        there, what = len(self.train) * self.unit, "tokens" if self.manifest else "examples"
+        if scale.batch > there:
+            yield (
+                f"a batch of {scale.batch:,} {what} is more than the {there:,} that {self.name!r} "
+                "has to train on, so a step sees some of them twice: take a smaller batch, or "
+                "more data"
+            )
+        elif scale.tokens > MOST_PASSES * there:
+            yield (
+                f"{scale.tokens:,} {what} are {scale.tokens / there:,.0f} passes over the "
+                f"{there:,} that {self.name!r} has to train on: what is seen more than about "
+                f"{MOST_PASSES} times teaches less and less (2305.16264), and values tuned on it "
+                "are values for memorising; take fewer tokens, or more data"
+            )
 
     def evaluation(self, examples: int) -> list[Batch]:
         """The rows that every evaluation takes: spread evenly over the held-out examples."""
@@ -286,14 +308,16 @@ def held_out_batches(
 
 
 def _from_folder(folder: str, context: int) -> Data:
+    # What a run begins or resumes with is what was written, and not what lies there by now.
+    manifest = Manifest.load(folder, verify=True)
     train, valid = (TokenDataset(folder, split, context) for split in ("train", "valid"))
     return Data(
         train=Tokens(train),
         valid=Tokens(valid),
         unit=context,
-        digest=train.manifest.digest(),
+        digest=manifest.digest(),
         name=folder,
-        manifest=train.manifest,
+        manifest=manifest,
     )
 
 

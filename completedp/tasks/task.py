@@ -18,8 +18,9 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from completedp.apply.classify import classify
+from completedp.apply.classify import classify, is_constant
 from completedp.apply.plan import Plan, make_plan
+from completedp.apply.structure import fans, is_norm
 from completedp.common.errors import CompletedpError
 from completedp.lm.loss import Loss
 from completedp.lm.reference import ReferenceModel
@@ -110,10 +111,12 @@ class Task:
     def _blanks(self) -> dict[tuple[int, int], nn.Module]:
         return {}
 
-    def plan(self, recipe: Recipe, scale: Scale, model: nn.Module | None = None) -> Plan:
+    def plan(
+        self, recipe: Recipe, scale: Scale, model: nn.Module | None = None, *, probe: bool = True
+    ) -> Plan:
         """A recipe carried to a scale, for the model there; without one, for a blank."""
         made = self.blank(scale) if model is None else model
-        return make_plan(made, recipe, scale, overrides=self.overrides)
+        return make_plan(made, recipe, scale, overrides=self.overrides, probe=probe)
 
     def recipe(self, base: Scale, **values: Any) -> Recipe:
         """A recipe of global values for the model at a base scale."""
@@ -247,18 +250,25 @@ def parameters_digest(model: nn.Module) -> str:
 
 
 def without_weights(model: nn.Module) -> nn.Module:
-    """The model with its parameters on the meta device; what no plan draws stays: what is frozen,
-    and buffers. Not a copy: a forward pass may be patched in ways that no copy follows."""
+    """The model with its parameters on the meta device; what no plan may draw stays: what is frozen
+    or starts at a value of its own, and buffers. Not a copy: a forward pass may be patched in ways
+    that no copy follows."""
     replaced: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if not parameter.requires_grad:
+            if not parameter.requires_grad or _starts_by_itself(module, parameter):
                 continue
             if parameter not in replaced:
                 meta = torch.empty_like(parameter, device="meta")
                 replaced[parameter] = nn.Parameter(meta)
             module._parameters[name] = replaced[parameter]
     return model
+
+
+def _starts_by_itself(module: nn.Module, parameter: nn.Parameter) -> bool:
+    """What an override may have to name: neither a norm nor a linear map, and all one number."""
+    is_known = is_norm(module) or fans(module) is not None or isinstance(module, nn.Embedding)
+    return not is_known and is_constant(parameter)
 
 
 @contextmanager

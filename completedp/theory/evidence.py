@@ -128,6 +128,8 @@ class Evidence:
     """Tokens of the base's run over its model's parameters, embeddings among them."""
     tau: tuple[float, float] | None = None
     """AdamW's timescale at base (timescale.py), of the matrices: the shortest, the longest."""
+    z_loss: float | None = None
+    """Weight of the z-loss that the values were tuned with; None where there is none to tell."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """By device: how long searches and ladder kept it."""
 
@@ -136,8 +138,9 @@ class Evidence:
             raise CompletedpError(
                 f"chosen = {self.chosen!r} stands on none of the rungs: name a candidate of theirs"
             )
-        if self.tokens_per_parameter is not None:
-            check_number("tokens_per_parameter", self.tokens_per_parameter, low=0)
+        for name in ("tokens_per_parameter", "z_loss"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), low=0)
         if self.tau is not None and not (
             len(self.tau) == 2 and 0 < self.tau[0] <= self.tau[1]  # of NaN none of it holds
         ):
@@ -192,6 +195,7 @@ class Evidence:
             "digest": self.digest,
             "tokens_per_parameter": self.tokens_per_parameter,
             "tau": None if self.tau is None else [_plain(tau) for tau in self.tau],
+            "z_loss": self.z_loss,
             "seconds": dict(self.seconds),
         }
 
@@ -208,6 +212,7 @@ class Evidence:
             "digest": words,
             "tokens_per_parameter": number,
             "tau": (list, type(None)),
+            "z_loss": number,
             "seconds": dict,
         }
         check_keys(where, data, keys, required=())

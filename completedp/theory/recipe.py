@@ -6,7 +6,6 @@ a wrong type or an impossible value is a one-line error that names the key.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
-from completedp.common.files import read_json, write_text_atomically
+from completedp.common.files import json_text, parse_json, read_json, write_text_atomically
 from completedp.theory.evidence import Evidence
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.optimizers import LR
@@ -87,6 +86,9 @@ class Recipe:
         check_overrides(self.overrides)
         for name, value in (self.constants or {}).items():
             check_number(path_of("constants.", name), value)
+        for name, value in self.provenance.items():
+            if isinstance(value, float):  # a JSON file has no word for others
+                check_number(path_of("provenance.", name), value)
         if self.head_dim is not None and self.head_dim < 1:
             raise CompletedpError(f"head_dim = {self.head_dim!r} must be at least 1")
         if self.hyperparameters.depth != self.base.depth:
@@ -167,7 +169,7 @@ class Recipe:
     def shipped(cls, name: str) -> Recipe:
         """A recipe that ships with the package."""
         check_one_of("recipe", name, cls.names())
-        return cls.from_dict(json.loads(_SHIPPED.joinpath(f"{name}.json").read_text("utf-8")))
+        return cls.from_dict(parse_json(_SHIPPED.joinpath(f"{name}.json").read_text("utf-8")))
 
     @classmethod
     def find(cls, name_or_path: str | Path) -> Recipe:
@@ -187,8 +189,9 @@ class Recipe:
 
         Takes any of `Values`' names (lr=..., weight_decay=...), `Rules`' (alpha=...), `schedule`,
         `no_decay`, and `overrides` (as for `classify`), which the recipe keeps for its plans. The
-        model's own forward constants are kept too. The one place where theory calls a room below
-        it, because this name belongs on the class.
+        model's own forward constants are kept too. What the model was taken for is confirmed by
+        running it, where it is small, unless `probe` is False. The one place where theory calls a
+        room below it, because this name belongs on the class.
         """
         from completedp.apply.recipes import recipe_for_model
 
@@ -206,7 +209,7 @@ class Recipe:
 
     def save(self, path: str | Path) -> None:
         """Write the recipe; an older file survives until the new one is complete."""
-        write_text_atomically(Path(path), json.dumps(self.to_dict(), indent=2) + "\n")
+        write_text_atomically(Path(path), json_text(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
         """What is written to disk."""

@@ -2,18 +2,21 @@
 
 One process writes one file. Many write a folder by `torch.distributed.checkpoint`, each rank its
 own shards. Either is read by any number of ranks. A checkpoint is written beside the old one and
-renamed when it is whole, so a kill or a full disk at any moment leaves the previous one. Loading
-brings back weights, optimizer state and position, and never a learning rate or another value of
-the optimizer's: those belong to the plan.
+renamed when it is whole, so a kill or a full disk at any moment leaves the previous one. It has a
+checksum of all that is in it, and says which run it is of. Loading brings back weights, optimizer
+state and position, and never a learning rate or another value of the optimizer's: those belong to
+the plan.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +30,30 @@ from completedp.apply.classify import canonical_name
 from completedp.apply.initialise import fill
 from completedp.apply.optimise import load_optimizer_state
 from completedp.apply.updates import UPDATES
+from completedp.common.digests import digests
 from completedp.common.errors import CompletedpError
-from completedp.common.files import read_json, write_text_atomically
+from completedp.common.files import json_text, parse_json, read_json, write_text_atomically
 from completedp.theory.optimizers import DEFAULT
 from completedp.training.distributed import ALONE, AgreedError, Ranks
 
 FILE = "checkpoint.safetensors"
 ABOUT = "checkpoint.json"
 """In a folder of shards, what a file has in its metadata: the step, and what went along."""
+CHECKSUM = "sha256"
 _FOLDER = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a checkpoint says of itself."""
+
+    step: int
+    extra: dict[str, Any]
+    """What went along."""
+    run: dict[str, Any] | None
+    """What makes its run the one it is; None where an older version wrote it."""
+    checksum: Any
+    """Of a file, of its contents; of a folder, of each of its files."""
 
 
 def save_checkpoint(
@@ -45,14 +63,17 @@ def save_checkpoint(
     step: int,
     extra: dict[str, Any],
     ranks: Ranks = ALONE,
+    *,
+    run: Mapping[str, Any],
 ) -> None:
-    """Write the state after `step` updates; `extra` is small and goes along as JSON."""
+    """Write the state after `step` updates; `extra` is small and goes along as JSON, and so does
+    `run`: what makes the run the one it is."""
     tensors = {f"model/{canonical_name(k)}": v for k, v in model.state_dict().items()}
     for name, (parameter, _) in _parameters(optimizer).items():
         moments = optimizer.state.get(parameter, {})
         tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
     tensors = {name: value.detach() for name, value in tensors.items()}
-    about = {"step": step, "extra": extra}
+    about = {"step": step, "extra": extra, "run": dict(run)}
     if ranks.alone:
         _save_file(folder, tensors, about)
     else:
@@ -62,7 +83,7 @@ def save_checkpoint(
 def read_step(folder: Path) -> int | None:
     """The step of the checkpoint in a run folder, or None where there is none."""
     path = find_checkpoint(folder)
-    return None if path is None else _about(path)[0]
+    return None if path is None else read_about(path).step
 
 
 def find_checkpoint(folder: Path) -> Path | None:
@@ -71,14 +92,14 @@ def find_checkpoint(folder: Path) -> Path | None:
     Of one step, the file: it is whole, and the folder may be half removed.
     """
     file = folder / FILE
-    steps = ({file: _about(file)[0]} if file.exists() else {}) | _folders(folder)
+    steps = ({file: read_about(file).step} if file.exists() else {}) | _folders(folder)
     return max(steps, key=lambda path: steps[path], default=None)
 
 
 def load_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, ranks: Ranks = ALONE
-) -> tuple[int, dict[str, Any]]:
-    """Bring a run back to a checkpoint; returns its step and what went along."""
+) -> About:
+    """Bring a run back to a checkpoint, if all of it is as it was written; returns what it is."""
     wanted = {f"model/{canonical_name(k)}": v.detach() for k, v in model.state_dict().items()}
     parameters = _parameters(optimizer)
     moments: dict[int, dict[str, Tensor]] = {}
@@ -87,8 +108,9 @@ def load_checkpoint(
         wanted |= {f"optimizer/{key}/{name}": value for key, value in values.items()}
         moments[index] = values
     with ranks.together():
-        about = _about(path)
-        read = _open_folder(path, wanted) if path.is_dir() else _open_file(path, wanted)
+        about = read_about(path)
+        opened = _open_folder if path.is_dir() else _open_file
+        read = opened(path, wanted, about if ranks.first else None)
     read()
     names = list(parameters)
     groups = [{"params": list(range(len(names))), "param_names": names}]
@@ -98,9 +120,11 @@ def load_checkpoint(
 
 def _save_file(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     path, temporary = folder / FILE, folder / f".{FILE}.{os.getpid()}.part"
-    metadata = {"step": str(about["step"]), "extra": json.dumps(about["extra"])}
+    here = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    metadata = {key: json_text(value, indent=None).strip() for key, value in about.items()}
+    metadata[CHECKSUM] = _checksum(here, metadata)
     try:
-        save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata)
+        save_file(here, temporary, metadata)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -129,7 +153,9 @@ def _save_folder(
         write_shards(temporary, tensors)
         with ranks.together():
             if ranks.first:
-                write_text_atomically(temporary / ABOUT, json.dumps(about))
+                names = [path.name for path in temporary.iterdir()]
+                whole = about | {CHECKSUM: digests(temporary, sorted(names))}
+                write_text_atomically(temporary / ABOUT, json_text(whole, indent=None))
                 older = list(_folders(folder))
                 temporary.rename(path)
                 for old in older:
@@ -141,11 +167,16 @@ def _save_folder(
         raise AgreedError(_unwritten(folder, path, about["step"], error)) from None
 
 
-def _open_file(path: Path, wanted: dict[str, Tensor]) -> Callable[[], None]:
+def _open_file(path: Path, wanted: dict[str, Tensor], about: About | None) -> Callable[[], None]:
     """Check one process's checkpoint; what comes back reads it."""
     with safe_open(path, "pt") as file:
+        metadata = file.metadata()
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     _check(path, wanted, {name: (value.shape, value.dtype) for name, value in found.items()})
+    if about is not None and _has_checksum(path, about):
+        own = {key: value for key, value in metadata.items() if key != CHECKSUM}
+        if _checksum(found, own) != about.checksum:
+            raise _changed(path)
 
     @torch.no_grad()
     def read() -> None:
@@ -155,7 +186,7 @@ def _open_file(path: Path, wanted: dict[str, Tensor]) -> Callable[[], None]:
     return read
 
 
-def _open_folder(path: Path, wanted: dict[str, Tensor]) -> Callable[[], None]:
+def _open_folder(path: Path, wanted: dict[str, Tensor], about: About | None) -> Callable[[], None]:
     """Check a checkpoint of many ranks; what comes back reads it, on all ranks at once."""
     from completedp.training.shards import read_shards, shapes
 
@@ -164,6 +195,10 @@ def _open_folder(path: Path, wanted: dict[str, Tensor]) -> Callable[[], None]:
     except CompletedpError as error:
         raise _unreadable(path, error) from None
     _check(path, wanted, found)
+    if about is not None and _has_checksum(path, about):
+        names = sorted(p.name for p in path.iterdir() if p.name != ABOUT)
+        if digests(path, names) != about.checksum:
+            raise _changed(path)
 
     def read() -> None:
         try:
@@ -210,11 +245,10 @@ def _folders(folder: Path) -> dict[Path, int]:
     return {path: int(found[1]) for path in paths if (found := _FOLDER.fullmatch(path.name))}
 
 
-def _about(path: Path) -> tuple[int, dict[str, Any]]:
-    """The step, and what went along."""
+def read_about(path: Path) -> About:
+    """What a checkpoint says of itself."""
     if path.is_dir():
         about = read_json(path / ABOUT, "checkpoint's description")
-        step, extra = about.get("step"), about.get("extra")
     else:
         try:
             with safe_open(path, "pt") as file:
@@ -222,13 +256,44 @@ def _about(path: Path) -> tuple[int, dict[str, Any]]:
         except (OSError, SafetensorError) as error:
             raise _unreadable(path, error) from None
         try:
-            step, extra = int(metadata["step"]), json.loads(metadata["extra"])
-        except (KeyError, TypeError, ValueError, RecursionError):
-            step = extra = None
-    if isinstance(step, int) and isinstance(extra, dict):
-        return step, extra
+            plain = {key: text for key, text in metadata.items() if key != CHECKSUM}
+            about = {key: parse_json(text) for key, text in plain.items()}
+            about[CHECKSUM] = metadata.get(CHECKSUM)
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            about = {}
+    step, extra, run = (about.get(key) for key in ("step", "extra", "run"))
+    if type(step) is int and isinstance(extra, dict) and isinstance(run, dict | None):
+        return About(step=step, extra=extra, run=run, checksum=about.get(CHECKSUM))
     raise CompletedpError(
         f"{str(path)!r} is not a checkpoint of this program: remove it to start over"
+    )
+
+
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Of tensors on the CPU, with their names, types and shapes, and of what goes along."""
+    digest = hashlib.sha256(repr(sorted(metadata.items())).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # pyright: ignore
+    return digest.hexdigest()
+
+
+def _has_checksum(path: Path, about: About) -> bool:
+    """Those of older versions have none."""
+    if about.checksum is None:
+        warnings.warn(
+            f"{str(path)!r} was written by an older version, without a checksum: whether it is as "
+            "it was written cannot be told",
+            stacklevel=2,
+        )
+    return about.checksum is not None
+
+
+def _changed(path: Path) -> CompletedpError:
+    return CompletedpError(
+        f"{str(path)!r} is not as it was written, its checksum is another: bring it back from a "
+        "copy, or remove it to start over"
     )
 
 

@@ -142,3 +142,8 @@ def same_run(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """The name of the first setting in which two configs ask for different results, if any."""
     names = [f.name for f in fields(TrainConfig) if f.name not in INCIDENTAL]
     return next((name for name in names if old.get(name) != new.get(name)), None)
+
+
+def run_settings(config: TrainConfig) -> dict[str, Any]:
+    """Of a config, what a run's result depends on."""
+    return {name: value for name, value in config.to_dict().items() if name not in INCIDENTAL}

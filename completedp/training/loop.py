@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from completedp.apply.optimise import set_learning_rates
-from completedp.common.errors import CompletedpError, ScaleWarning
-from completedp.common.files import read_json, write_text_atomically
+from completedp.common.errors import CompletedpError, DataWarning, ScaleWarning
+from completedp.common.files import json_text, read_json, write_text_atomically
 from completedp.common.process import Interrupted, held_signals, only_process
 from completedp.common.progress import Reporter
 from completedp.lm.loss import Loss
@@ -35,13 +35,25 @@ from completedp.lm.transformer import Transformer
 from completedp.tasks.data import Batch, Order, Stream, held_out_batches
 from completedp.tasks.task import Task, give_memory, task_from
 from completedp.theory.recipe import Recipe
-from completedp.training.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
-from completedp.training.config import TrainConfig, same_run
+from completedp.theory.scale import Scale
+from completedp.training.checkpoint import (
+    find_checkpoint,
+    load_checkpoint,
+    read_about,
+    save_checkpoint,
+)
+from completedp.training.config import TrainConfig, run_settings, same_run
 from completedp.training.devices import choose_dtype
 from completedp.training.distributed import Ranks, distribute, joined
 from completedp.training.metrics import Metrics, require_sinks
 from completedp.training.noise import NoiseWindow, gradients, parts_for_noise, squares
-from completedp.training.trials import CHECK_EVERY, EVALUATION_TOKENS, is_divergence, seed_step
+from completedp.training.trials import (
+    CHECK_EVERY,
+    EVALUATION_TOKENS,
+    finite,
+    is_divergence,
+    seed_step,
+)
 
 CHECK_SECONDS = 2.0
 """On a GPU losses are read after so many seconds, if that is sooner than after CHECK_EVERY."""
@@ -56,11 +68,12 @@ class Result:
     steps: int
     tokens: int
     train_loss: float | None
-    """Cross-entropy of the last step, if finite."""
+    """Cross-entropy of the last step; None where the run diverged."""
     valid_loss: float | None
     """Cross-entropy on held-out text, at the end."""
     valid_bits_per_byte: float | None
     last_finite_loss: float | None
+    """The last one before divergence, or of all."""
     parameters: int
     seconds: float
     """Of training in this process; a resumed run adds its earlier parts."""
@@ -142,8 +155,10 @@ class _Run:
         narrow = self.dtype if self.dtype != weights else None
         self.model = task.model(self.target, narrow).to(weights)
         self.plan = task.plan(recipe, self.target, self.model)
-        for line in self.plan.cautions:
+        for line in (*self.plan.cautions, *_other_loss(task, recipe, self.target)):
             warnings.warn(line, ScaleWarning, stacklevel=3)
+        for line in task.data.cautions(self.target):
+            warnings.warn(line, DataWarning, stacklevel=3)
         if config.clip:
             warnings.warn(
                 "gradient clipping changes the gradients that the rules scale eps to",
@@ -181,10 +196,15 @@ class _Run:
         with ranks.together():
             checkpoint = find_checkpoint(folder) if ranks.first else None
         checkpoint = ranks.share(checkpoint)
+        self.identity = json.loads(json.dumps(run_settings(config))) | identity
         if checkpoint is not None:
-            self.step, extra = load_checkpoint(checkpoint, self.model, self.optimizer, ranks)
+            with ranks.together():
+                _check_own(checkpoint, self.identity)
+            about = load_checkpoint(checkpoint, self.model, self.optimizer, ranks)
+            self.step, extra = about.step, about.extra
             self.seconds_before = float(extra.get("seconds", 0.0))
-            self.first_loss = float(extra.get("first_loss", math.nan))
+            first = extra.get("first_loss")
+            self.first_loss = math.nan if first is None else float(first)
             self.last_finite = extra.get("last_finite_loss")
             noise = extra.get("noise", [])
         self.noise = NoiseWindow(self.target.batch, self.noise_share, noise)
@@ -236,7 +256,7 @@ class _Run:
                         reporter.update(self.step, self._note)
                     at_end = self.step == steps
                     if config.eval_every and self.step % config.eval_every == 0 and not at_end:
-                        self._log({"step": self.step, "valid_loss": self._evaluate()})
+                        self._log({"step": self.step, "valid_loss": finite(self._evaluate())})
                     every = config.checkpoint_every
                     if every and self.step % every == 0 and not at_end:
                         self._save()
@@ -362,7 +382,7 @@ class _Run:
             if step == 1:
                 self.first_loss = loss
             diverged = is_divergence(loss, self.first_loss)
-            if math.isfinite(loss):
+            if not diverged:
                 self.last_finite = loss
             if step % self.config.log_every == 0 or step in (1, steps) or diverged:
                 self._log_step(step, loss)
@@ -391,7 +411,7 @@ class _Run:
         row = {
             "step": step,
             "tokens": step * self.target.batch,
-            "loss": loss if math.isfinite(loss) else None,
+            "loss": finite(loss),
             "lr_multiplier": self.recipe.schedule(step - 1, self.target.steps),
             "tokens_per_second": done / max(1e-9, time.monotonic() - self.began),
         }
@@ -427,16 +447,26 @@ class _Run:
             self._read()
         extra = {
             "seconds": self.seconds,
-            "first_loss": self.first_loss,
+            "first_loss": finite(self.first_loss),
             "last_finite_loss": self.last_finite,
             "noise": self.noise.last,
         }
-        save_checkpoint(self.folder, self.model, self.optimizer, self.step, extra, self.ranks)
+        save_checkpoint(
+            self.folder,
+            self.model,
+            self.optimizer,
+            self.step,
+            extra,
+            self.ranks,
+            run=self.identity,
+        )
 
     def _finish(self, status: str) -> Result:
         valid = None
         if status == "ok":
-            valid = self._evaluate()
+            # The last update's own loss is never read: what it broke is seen here, or nowhere.
+            valid = finite(self._evaluate())
+            status = "ok" if valid is not None else "diverged"
             self._log({"step": self.step, "valid_loss": valid})
             if self.config.checkpoint_every:
                 self._save()
@@ -509,10 +539,33 @@ def _finished(folder: Path, config: TrainConfig, identity: dict[str, str]) -> Re
     saved = read_json(folder / "result.json", "run's result")
     known = {field.name: field.default for field in fields(Result)}
     needed = {name for name, default in known.items() if default is MISSING}
-    if not needed <= saved.keys() <= known.keys():
+    numbers = [value for value in saved.values() if isinstance(value, float)]
+    if not needed <= saved.keys() <= known.keys() or not all(map(math.isfinite, numbers)):
         raise CompletedpError(f"{str(folder / 'result.json')!r} is not a run's result: remove it")
     result = Result(**saved)
     return None if result.status == "stopped" else result
+
+
+def _check_own(checkpoint: Path, identity: dict[str, Any]) -> None:
+    """Raise where a checkpoint was written by another run; older ones do not say."""
+    theirs = read_about(checkpoint).run
+    if theirs is None:
+        return
+    for key, value in identity.items():
+        if theirs.get(key) != value:
+            what = key.removesuffix("_digest")
+            raise CompletedpError(
+                f"the checkpoint {str(checkpoint)!r} is of another run, whose {what} was another: "
+                "choose another --out, or remove the checkpoint to start over"
+            )
+
+
+def _other_loss(task: Task, recipe: Recipe, target: Scale) -> Iterator[str]:
+    """Values that were tuned with another weight of the z-loss were tuned for another loss."""
+    tuned = recipe.evidence.z_loss if recipe.evidence is not None else None
+    own = task.identity(target)["z_loss"]
+    if None not in (tuned, own) and tuned != own:
+        yield f"z_loss is {own:g}, and the recipe was tuned with {tuned:g}: take --z-loss {tuned:g}"
 
 
 def _digest(recipe: Recipe) -> str:
@@ -523,4 +576,4 @@ def _digest(recipe: Recipe) -> str:
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
-    write_text_atomically(path, json.dumps(data, indent=2) + "\n")
+    write_text_atomically(path, json_text(data))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from completedp.common.extras import import_extra
-from completedp.common.files import write_text_atomically
+from completedp.common.files import json_text, parse_json, write_text_atomically
 
 FILE = "metrics.jsonl"
 
@@ -31,12 +30,12 @@ class Metrics:
         if wandb:
             self._sinks.append(_WandB(folder, wandb, config or {}))
         kept = [row for row in read_metrics(folder) if row["step"] <= resume_at]
-        write_text_atomically(folder / FILE, "".join(json.dumps(row) + "\n" for row in kept))
+        write_text_atomically(folder / FILE, "".join(json_text(row, indent=None) for row in kept))
         self._file = (folder / FILE).open("a", encoding="utf-8")
 
     def log(self, row: dict[str, Any]) -> None:
         """One line; `row` holds at least `step`."""
-        self._file.write(json.dumps(row) + "\n")
+        self._file.write(json_text(row, indent=None))
         self._file.flush()
         for sink in self._sinks:
             sink.log(row)
@@ -56,7 +55,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         return rows
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):

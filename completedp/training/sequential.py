@@ -67,7 +67,8 @@ class OneAtATime:
             )
         scale = trial.plan.target
         model = self._task.model(scale, None if self._dtype == torch.float32 else self._dtype)
-        planned = self._task.plan(trial.plan.recipe, scale, model)  # the trial's has no memory
+        # The trial's own has no memory; it was probed.
+        planned = self._task.plan(trial.plan.recipe, scale, model, probe=False)
         give_memory(model, self._device)
         planned.initialise(trial.seed)
         optimizer = planned.optimizer()

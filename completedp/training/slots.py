@@ -26,6 +26,7 @@ from completedp.apply.planned import Plan
 from completedp.apply.updates import UPDATES
 from completedp.common.errors import CompletedpError
 from completedp.lm.transformer import Transformer
+from completedp.tasks.config import Z_LOSS
 from completedp.tasks.data import Batch, Data, held_out_batches
 from completedp.tasks.losses import ModelLoss
 from completedp.theory.optimizers import DEFAULT, OPTIMIZERS
@@ -116,7 +117,7 @@ class Slots:
         weights: torch.dtype = torch.float32,
         loss: ModelLoss | None = None,
         autocast: torch.dtype | None = None,
-        z_loss: float = 0.0,
+        z_loss: float = Z_LOSS,
         chunk: int | None = None,
         eval_examples: int = 256,
         compile: bool = False,

@@ -68,9 +68,15 @@ class Outcome(Generic[Key]):
     losses: list[float]
     """The loss of every step, to the last finite one where it diverged."""
     valid_loss: float | None
-    """None where it did not get to its end."""
+    """None where it did not get to its end, or diverged there: a last update may break a model
+    after its loss was read."""
     state: State | None = None
     """Where it was at its end, of a trial that was asked for `until` a step."""
+
+    def __post_init__(self) -> None:
+        if self.valid_loss is not None and finite(self.valid_loss) is None:
+            object.__setattr__(self, "valid_loss", None)
+            object.__setattr__(self, "status", "diverged")
 
     @property
     def key(self) -> Key:
@@ -80,8 +86,8 @@ class Outcome(Generic[Key]):
     @property
     def loss(self) -> float:
         """The loss on held-out data; infinite where there is none."""
-        found = self.valid_loss
-        return found if found is not None and math.isfinite(found) else math.inf
+        found = finite(self.valid_loss)
+        return math.inf if found is None else found
 
 
 Stop = Callable[[list[tuple[Trial[Key], list[float]]]], Sequence[bool]]
@@ -118,6 +124,11 @@ def is_divergence(loss: float, first: float) -> bool:
     """Whether a loss is no number, or twice the first one's; of losses near or below 0, one that
     has risen by their size, at least by 1."""
     return not math.isfinite(loss) or loss > first + max(abs(first), 1.0)
+
+
+def finite(loss: float | None) -> float | None:
+    """A loss, where it is a number that says anything."""
+    return loss if loss is not None and math.isfinite(loss) else None
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:

@@ -1,0 +1,370 @@
+"""The probe: models that are not what they look like are caught by what they do."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from families import FAMILIES, hugging_face
+from helpers import error_of
+from models import make_model, scale
+from own_models import HEAD, VOCAB, Block, NanoGPT
+from torch import Tensor, nn
+
+import completedp as cdp
+from completedp.apply.classify import classify
+from completedp.apply.inspect import inspect_model
+from completedp.apply.plan import plan
+from completedp.apply.probe import MOST_PARAMETERS, Probe, probe
+from completedp.theory.scale import Scale
+
+WIDTH, DEPTH = 64, 2
+TARGET = Scale(width=WIDTH, depth=DEPTH, batch=64, tokens=6400)
+
+
+class PostNorm(Block):
+    """The first transformer's: the stream itself is normed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.ln_1(x + self.attn(x))
+        return self.ln_2(x + self.mlp(x))
+
+
+class ThirdBranch(Block):
+    """Adds something that no tensor of its own ends."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0.3 * F.gelu(self.ln_1(x))
+
+
+class NormedBranch(Block):
+    """A norm without a module, after a branch's last weights: a factor of theirs is undone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + F.rms_norm(self.attn(self.ln_1(x)), (WIDTH,))
+        return x + self.mlp(self.ln_2(x))
+
+
+class LeakyStream(Block):
+    """Forgets a tenth of the stream in every block."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) - 0.1 * x
+
+
+class OwnFactor(Block):
+    """Multiplies its branches by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 0.25 * self.attn(self.ln_1(x))
+        return x + 0.25 * self.mlp(self.ln_2(x))
+
+
+class PerHead(nn.Module):
+    """Attention as einsum writes it: a matrix for each head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        heads = width // HEAD
+        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(heads, width, HEAD)) for _ in "qkv")
+        self.wo = nn.Parameter(torch.randn(heads, HEAD, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (torch.einsum("btd,hdk->bhtk", x, w) for w in (self.wq, self.wk, self.wv))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.einsum("bhtk,hkd->btd", y, self.wo)
+
+
+class PerHeadBlock(Block):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.attn = PerHead(width)
+
+
+class SummedMlp(nn.Module):
+    """Its last weights are stacked as those of experts are, and no router chooses."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(4 * width, width))
+        self.down = nn.Parameter(torch.randn(4, width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.gelu(x @ self.up.T).unflatten(-1, (4, -1))
+        return torch.einsum("btnf,nfd->btd", y, self.down)
+
+
+class SummedBlock(Block):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.mlp = SummedMlp(width)
+
+
+def made(block: Callable[[int], nn.Module] = Block, width: int = WIDTH) -> NanoGPT:
+    model = NanoGPT(width, DEPTH)
+    model.h = nn.ModuleList(block(width) for _ in range(DEPTH))
+    return model
+
+
+def probed(model: nn.Module, overrides: dict[str, str] | None = None) -> Probe:
+    return probe(classify(model, overrides))
+
+
+def test_sound_models_pass() -> None:
+    """A pre-norm model is run, all that is claimed of it is seen, and no constant is found."""
+    found = probed(made())
+    assert not found.skipped
+    assert not found.faults
+    assert len(found.seen) == 3
+    assert found.constants == {}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "olmo2", "gemma3_text", "mixtral", "phi"])
+def test_families_pass_on_the_meta_device(family: str) -> None:
+    """Families with fused, gated, post-normed, parallel and expert branches are as they look."""
+    with torch.device("meta"):
+        model = hugging_face(family, **FAMILIES[family][0])
+    found = probed(model)
+    assert not found.skipped
+    assert not found.faults
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        (PostNorm, "it has a norm on the stream (post-LN)"),
+        (ThirdBranch, "or a branch that was not recognised"),
+        (LeakyStream, "changes the residual stream by 10%"),
+        (NormedBranch, "the attn branch of block 1 is not added in proportion"),
+    ],
+)
+def test_what_no_rule_holds_for_is_refused(block: type[nn.Module], words: str) -> None:
+    """Plans and recipes of such a model are one line, unless the user knows better."""
+    model = made(block)
+    assert words in error_of(cdp.Recipe.for_model, model, TARGET)
+    recipe = cdp.Recipe.for_model(model, TARGET, probe=False)
+    assert words in error_of(plan, model, recipe, TARGET)
+    plan(model, recipe, TARGET, probe=False)
+
+
+def test_a_wrong_end_of_a_branch_is_seen() -> None:
+    """Types that an override names wrongly do not do what their types do."""
+    swapped = {r"attn\.c_attn": "attn_out", r"attn\.c_proj": "qkv"}
+    assert "changes the residual stream" in probed(made(), swapped).faults[0]
+
+
+def test_a_wrong_fan_in_is_seen() -> None:
+    """A stack that looks like experts, and is summed, has the fan-in of all of it."""
+    fault, *_ = probed(made(SummedBlock)).faults
+    assert "h.0.mlp.down [4, 64, 64] writes the stream along its dimension 2" in fault
+    assert "its fan-in is 256 and not 64" in fault
+
+
+def test_a_matrix_for_each_head() -> None:
+    """Heads read the stream, and what they write is summed: the fan-in grows with the heads."""
+    model = made(PerHeadBlock)
+    assert not probed(model).faults
+    widths = {t.name: t.width for t in classify(model) if t.name.startswith("h.0.attn")}
+    assert widths == dict.fromkeys((f"h.0.attn.w{x}" for x in "qkvo"), WIDTH)
+    recipe = cdp.Recipe.for_model(model, TARGET)
+    large = Scale(width=2 * WIDTH, depth=DEPTH, batch=64, tokens=6400)
+    found = plan(made(PerHeadBlock, 2 * WIDTH), recipe, large)
+    assert {found[f"h.0.attn.w{x}"].width_ratio for x in "qkvo"} == {2.0}
+
+
+class Scaled(NanoGPT):
+    """Factors of its own on embeddings and logits, of which one moves with the width."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.wte(tokens) * math.sqrt(self.wte.embedding_dim)
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(self.ln_f(x)) / 4
+
+
+def test_constants_are_measured_and_recorded() -> None:
+    """Factors that no config tells of are in the recipe; a plan says which moved with the width."""
+    model = Scaled(WIDTH, DEPTH)
+    model.h = nn.ModuleList(OwnFactor(WIDTH) for _ in range(DEPTH))
+    recipe = cdp.Recipe.for_model(model, TARGET)
+    assert recipe.constants == pytest.approx(
+        {
+            "probed: embeddings": 8.0,
+            "probed: the attn branch": 0.25,
+            "probed: the mlp branch": 0.25,
+            "probed: logits": 0.25,
+        }
+    )
+    large = Scale(width=4 * WIDTH, depth=DEPTH, batch=64, tokens=6400)
+    model = Scaled(4 * WIDTH, DEPTH)
+    model.h = nn.ModuleList(OwnFactor(4 * WIDTH) for _ in range(DEPTH))
+    with pytest.warns(UserWarning, match="probed: embeddings = 16 and was 8 at base") as said:
+        plan(model, recipe, large)
+    assert not any("logits" in str(line.message) for line in said)
+
+
+def test_granite_s_constants_are_recorded() -> None:
+    """A family's own multipliers are in the recipe, by its config and by their effect."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GraniteConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        intermediate_size=64,
+        vocab_size=96,
+        tie_word_embeddings=False,
+        embedding_multiplier=12.0,
+        logits_scaling=8.0,
+    )
+    base = Scale(width=32, depth=2, batch=64, tokens=6400)
+    recipe = cdp.Recipe.for_model(transformers.GraniteForCausalLM(config), base)
+    assert recipe.constants is not None
+    assert recipe.constants["config.embedding_multiplier"] == 12.0
+    assert recipe.constants["probed: embeddings"] == pytest.approx(12.0)
+    assert recipe.constants["probed: logits"] == pytest.approx(1 / 8)
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    return {
+        "values": {k: v.clone() for k, v in model.state_dict().items()},
+        "ids": [id(p) for p in model.parameters()],
+        "flags": [m.training for m in model.modules()],
+        "hooks": hooks,
+        "grads": [p.grad for p in model.parameters()],
+        "random": torch.get_rng_state(),
+    }
+
+
+@pytest.mark.parametrize("block", [Block, PostNorm, NormedBranch])
+def test_the_model_is_not_changed(block: type[nn.Module]) -> None:
+    """Values, flags, hooks, gradients and the random state are as they were."""
+    model = made(block)
+    model.h[1].eval()
+    before = state_of(model)
+    probed(model)
+    after = state_of(model)
+    for key in ("ids", "flags", "hooks", "grads"):
+        assert before[key] == after[key]
+    assert torch.equal(before["random"], after["random"])
+    assert all(torch.equal(v, after["values"][k]) for k, v in before["values"].items())
+
+
+def test_what_cannot_be_run_is_said() -> None:
+    """A model too large, of another input, or compiled is passed by with the reason."""
+    with torch.device("meta"):
+        large = NanoGPT(1024, 2)
+    assert sum(p.numel() for p in large.parameters()) > MOST_PARAMETERS
+    assert f"more than the {MOST_PARAMETERS:,}" in probed(large).lines()
+
+    class Mute(NanoGPT):
+        def forward(self, tokens: Tensor) -> Tensor:
+            raise RuntimeError("not today")
+
+    assert "not today" in probed(Mute(WIDTH, DEPTH)).skipped
+    assert "compiled" in probed(torch.compile(made())).skipped  # type: ignore[arg-type]
+    assert "reference model" in probed(make_model()).skipped
+    frozen = made()
+    frozen.h[0].attn.c_proj.weight.requires_grad_(False)  # type: ignore[union-attr]
+    assert "is frozen" in probed(frozen).skipped
+
+
+def test_a_model_is_probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of one model share what was seen; other overrides are another look."""
+    model, runs = made(), []
+    monkeypatch.setattr(
+        model, "forward", lambda tokens: runs.append(1) or NanoGPT.forward(model, tokens)
+    )
+    recipe = cdp.Recipe.for_model(model, TARGET)
+    plan(model, recipe, TARGET)
+    assert len(runs) == 1
+    plan(model, recipe, TARGET, overrides={"wpe": "embedding"})
+    assert len(runs) == 2
+
+
+def test_inspect_shows_what_was_probed() -> None:
+    """After the table: what was seen, what is wrong, or why nobody looked."""
+    assert "probed: blocks 1, 2 of 2: the stream goes on unchanged" in inspect_model(made())
+    assert "probed: WRONG: block 1 changes" in inspect_model(made(PostNorm))
+    assert "not probed: it is the reference model" in inspect_model(make_model())
+
+
+# --- What no rule owns
+
+
+class LayerScale(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), 1e-5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class OwnStarts(Block):
+    """LayerScale after the attention, and a low-rank addition that starts at 0."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.scale = LayerScale(width)
+        self.low_a = nn.Parameter(torch.randn(4, width))
+        self.low_b = nn.Parameter(torch.zeros(width, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.ln_1(x)
+        x = x + self.scale(self.attn(y)) + y @ self.low_a.T @ self.low_b.T
+        return x + self.mlp(self.ln_2(x))
+
+
+OWN_STARTS = {"gamma": "attn_post_norm", "low_a": "qkv", "low_b": "attn_out"}
+
+
+def test_values_that_no_rule_owns_are_kept() -> None:
+    """LayerScale's gain, a matrix that starts at 0 and a row of padding stay as they are."""
+    model = made(OwnStarts)
+    model.wte = nn.Embedding(VOCAB, WIDTH, padding_idx=3)
+    recipe = cdp.Recipe.for_model(model, TARGET, overrides=OWN_STARTS, probe=False)
+    found = plan(model, recipe, TARGET, probe=False)
+    found.initialise()
+    block = model.h[0]
+    assert torch.equal(block.scale.gamma, torch.full((WIDTH,), 1e-5))
+    assert not block.low_b.any()
+    assert block.low_a.std() > 0
+    assert not model.wte.weight[3].any()
+    assert model.wte.weight[4].std() > 0
+    assert found["h.0.low_b"].init_std is None
+    assert found["h.0.low_b"].init_value == 0
+
+
+def test_memory_without_values_is_drawn() -> None:
+    """A model that was only given memory, all 0, says nothing of where its tensors start."""
+    model = made(OwnStarts)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    recipe = cdp.Recipe.for_model(model, TARGET, overrides=OWN_STARTS, probe=False)
+    plan(model, recipe, TARGET, probe=False).initialise()
+    assert model.h[0].low_b.std() > 0
+
+
+def test_experts_over_a_dense_base_are_refused() -> None:
+    """A recipe of a base without experts does not plan a model that has them."""
+    options = FAMILIES["llama"][0]
+    dense = hugging_face("llama", **options)
+    width, depth = classify(dense).width or 0, classify(dense).depth
+    size = scale(width=width, depth=depth)
+    recipe = cdp.Recipe.for_model(dense, size)
+    experts = hugging_face("mixtral", **FAMILIES["mixtral"][0])
+    assert "the recipe's base model had none" in error_of(plan, experts, recipe, size)
+
+
+def test_it_is_cheap() -> None:
+    """Not a clock: no more than a few dozen calls of a block."""
+    model, calls = made(), []
+    for block in model.h:
+        block.register_forward_hook(lambda *_: calls.append(1))
+    probed(model)
+    assert len(calls) < 40
