@@ -123,7 +123,7 @@ def limit_recipe(check: Check, rules: Rules) -> Recipe:
         if MODULE_TYPES[kind] is Role.INPUT_EMBEDDING
     }
     multipliers["init_std/type/unembedding"] = math.log2(small / hidden)
-    multipliers["init_std/type/tied_embedding"] = math.log2(0.7 * whole / hidden)
+    multipliers["init_std/type/tied_embedding"] = math.log2(0.65 * whole / hidden)
     return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=multipliers))
 
 
