@@ -331,13 +331,20 @@ def test_what_vectors_start_at() -> None:
     assert set(starts["gemma3_text"].values()) == {0.0}
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text", "gpt2"])
 def test_tied_hugging_face_models(family: str) -> None:
-    """A model whose head is its embedding is one line that names both and says what to set."""
+    """A head that is the embedding is one tensor of a type of its own, as wide as the stream."""
     options = FAMILIES[family][0] | {"tie_word_embeddings": True}
-    message = error_of(classify, hugging_face(family, **options))
-    for word in ("lm_head.weight", "tied", "untie", "tie_word_embeddings=False"):
-        assert word in message
+    apart = {t.name: t for t in classify(hugging_face(family, **FAMILIES[family][0]))}
+    tied = {t.name: t for t in classify(hugging_face(family, **options))}
+    assert apart.keys() - tied.keys() == {"lm_head.weight"}
+    (name,) = (name for name, tensor in tied.items() if tensor != apart[name])
+    assert apart[name].type == "embedding"
+    assert (tied[name].type, str(tied[name].role), tied[name].width) == (
+        "tied_embedding",
+        "tied_embedding",
+        D,
+    )
 
 
 class SharedHead(Bag):
@@ -350,8 +357,10 @@ class SharedHead(Bag):
 
 
 def test_a_head_that_is_the_embedding_module() -> None:
-    """A head that is no module of its own is a tied one too."""
-    assert "tied" in error_of(classify, SharedHead(embed=nn.Embedding(V, D)))
+    """A head that is no module of its own is a tied one too, and nothing to hook."""
+    found = classify(SharedHead(embed=nn.Embedding(V, D)))
+    assert [tensor.type for tensor in found] == ["tied_embedding"]
+    assert found.head is None
 
 
 @pytest.mark.parametrize(

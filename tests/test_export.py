@@ -1,9 +1,10 @@
 """Numbers for those who want no library: the exported files do what the plan does."""
 
 import json
+import re
 import sys
-import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from completedp.apply.export import export
 from completedp.apply.plan import Plan, plan
 from completedp.cli.main import _parse
 from completedp.tasks.sources import model_from
+from completedp.theory.schedule import Schedule
 
 LOG2 = {"lr/type/qkv": 1.0, "residual/type/mlp": -1.0, "lr/depth/2": 0.5}
 
@@ -84,33 +86,85 @@ def test_the_python_file_initialises(planned: Plan) -> None:
         made["param_groups"](make_model(128, 5))
 
 
-def test_torchtitan_gets_one_optimizer_for_each_part(
-    planned: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parts of a pipeline get the groups of their tensors, in a container that torchtitan takes."""
+SCHEDULES = [
+    Schedule(kind="cosine", warmup=0.1, final=0.1),
+    Schedule(kind="wsd", warmup=0.05, decay=0.25, final=0.0),
+    Schedule(kind="constant", warmup=0.1),
+    Schedule(kind="piecewise", warmup=0.0, boundaries=(0.3, 0.6), levels=(1.0, 0.5, 0.1)),
+]
 
-    class Container:
-        def _validate_length(self, count: int) -> None:
-            assert count == len(self.optimizers)
 
-        def _post_init(self, parameters: list[Any], options: dict[str, Any]) -> None:
-            self.every = parameters
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.kind)
+def test_the_hf_file_has_the_schedule_and_no_clipping(planned: Plan, schedule: Schedule) -> None:
+    """At every step its rates are the plan's times the recipe's schedule, and nothing clips."""
+    planned.recipe = replace(planned.recipe, schedule=schedule)
+    made, steps = run(export(planned, "hf")), planned.target.steps
+    optimizer = made["optimizer"](planned.model)
+    scheduler = made["scheduler"](optimizer)
+    peaks = [group["initial_lr"] for group in optimizer.param_groups]
+    for step in range(steps):
+        rates = [peak * schedule(step, steps) for peak in peaks]
+        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(rates)
+        optimizer.step()
+        scheduler.step()
+    assert made["ARGUMENTS"] == {"max_steps": steps, "max_grad_norm": 0.0}
 
-    optimizer = types.ModuleType("torchtitan.components.optimizer")
-    optimizer.OptimizersContainer = Container  # type: ignore[attr-defined]
-    for name in ("torchtitan", "torchtitan.components"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, optimizer.__name__, optimizer)
+
+class TitanConfig:
+    """What `configure` needs of torchtitan's Trainer.Config: its own parts, real ones."""
+
+    def __init__(self) -> None:
+        from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
+        from torchtitan.config import TrainingConfig
+
+        self.optimizer = default_adamw()
+        self.optimizer.implementation = "for-loop"
+        self.lr_scheduler = LRSchedulersContainer.Config()
+        self.training = TrainingConfig()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:3], ids=lambda s: s.kind)
+def test_torchtitan_takes_the_file(planned: Plan, schedule: Schedule) -> None:
+    """Real torchtitan makes the plan's groups of it, also of wrapped blocks, with its schedule."""
+    pytest.importorskip("torchtitan.components.optimizer")
+    from torchtitan.components.optimizer import OptimizersContainer
+
+    planned.recipe = replace(planned.recipe, schedule=schedule)
+    made, model, steps = run(export(planned, "torchtitan")), planned.model, planned.target.steps
+    config = made["configure"](TitanConfig())
+    expected = values(planned.param_groups(), model)
+    for n, block in enumerate(model.blocks):
+        model.blocks[n] = torch.compile(block, backend="eager")
+    container = OptimizersContainer(config.optimizer, model_parts=[model])
+    groups = [group for each in container.optimizers for group in each.param_groups]
+    found = {name.replace("_orig_mod.", ""): v for name, v in values(groups, model).items()}
+    assert found == expected
+    peaks = [group["lr"] for group in groups]
+    schedulers = config.lr_scheduler.build(optimizers=container, training_steps=7)
+    for step in range(steps):
+        rates = [peak * schedule(step, steps) for peak in peaks]
+        assert [group["lr"] for group in groups] == pytest.approx(rates)
+        container.step()
+        schedulers.step()
+    assert (config.training.steps, config.training.max_norm) == (steps, float("inf"))
+    with pytest.raises(ValueError, match="matched no parameters"):
+        OptimizersContainer(config.optimizer, model_parts=[model.blocks])
+
+
+def test_torchtitan_patterns_are_anchored(planned: Plan) -> None:
+    """A group's pattern matches its own tensors, wrapped or not, and no other name."""
     made = run(export(planned, "torchtitan"))
-    model = planned.model
-    first = nn.ModuleDict({"embedding": model.embedding})
-    rest = nn.ModuleDict({"blocks": model.blocks, "output_norm": model.output_norm})
-    rest["unembedding"] = model.unembedding
-    config = types.SimpleNamespace(lr=1.0)
-    found = made["build_optimizers"]([first, rest], config, None)
-    groups = [group for each in found.optimizers for group in each.param_groups]
-    assert values(groups, model) == values(planned.param_groups(), model)
-    assert len(found.every) == len(list(model.parameters()))
+    names = [name for group in made["GROUPS"] for name in group["names"]]
+    assert sorted(names) == sorted(t.name for t in planned.tensors)
+    for group in made["GROUPS"]:
+        found = re.compile(made["pattern"](group["names"]))
+        assert [name for name in names if found.search(name)] == group["names"]
+        name = group["names"][0]
+        assert found.search(f"_orig_mod.{name}")
+        assert found.search(name.replace(".", "._checkpoint_wrapped_module.", 1))
+        assert not found.search(f"x.{name}")
+        assert not found.search(f"{name}_scale")
+        assert not found.search(name.replace(".", "_"))
 
 
 def test_multipliers_that_numbers_cannot_carry() -> None:

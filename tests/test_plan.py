@@ -318,9 +318,9 @@ def test_independent_decay_is_adam_with_decoupled_decay() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12, msg=name)
 
 
-def tied() -> nn.Module:
+def shared() -> nn.Module:
     model = make_model()
-    model.unembedding.weight = model.embedding.weight
+    model.blocks[1].mlp.up.weight = model.blocks[0].mlp.up.weight
     return model
 
 
@@ -336,7 +336,7 @@ def with_extra() -> nn.Module:
         (lambda: make_model(depth=4), scale(), ["4", "2", "blocks"]),
         (make_model, scale(depth=3), ["2", "3", "blocks"]),
         (lambda: make_model(128), scale(), ["width", "128", "64"]),
-        (tied, scale(), ["unembedding.weight", "embedding.weight", "tied", "untie"]),
+        (shared, scale(), ["blocks.1.mlp.up.weight", "blocks.0.mlp.up.weight", "tied"]),
         (lambda: make_model(head_dim=32), scale(), ["head_dim", "32", "16", "heads"]),
         (with_extra, scale(), ["extra_gain", "[3]", "overrides", "mlp_norm"]),
         (make_model, scale(batch=10 * BASE["batch"]), ["beta1", "0.9", "10"]),
@@ -545,7 +545,9 @@ def test_table_has_one_row_per_type(depth: int) -> None:
     found = make_plan(depth=depth, **LARGER, **FULL)
     rows = table_rows(found)
     assert len(rows) == len({t.info.type for t in found.tensors})
-    assert {row.split()[1] for row in rows} == {str(role) for role in Role}
+    assert {row.split()[1] for row in rows} == {
+        str(role) for role in Role if role is not Role.TIED_EMBEDDING
+    }
     assert f"blocks.0-{depth - 1}.attn.qkv.weight" in str(found)
     assert "…" not in str(found)
     assert max(map(len, str(found).splitlines())) <= 180

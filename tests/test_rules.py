@@ -40,6 +40,7 @@ GOLDEN = {
         1.0,
         {
             "input_embedding": (1, 1, 0.25, 1),
+            "tied_embedding": (1, 1, 0.25, 1),
             "hidden_weight": (0.5, 0.25, 0.0625, 4),
             "hidden_bias": (1, 1, 0.0625, 1),
             "hidden_norm": (1, 1, 0.0625, 1),
@@ -57,6 +58,7 @@ GOLDEN = {
         1.0,
         {
             "input_embedding": (1, 1, 0.25, 1),
+            "tied_embedding": (1, 1, 0.25, 1),
             "hidden_weight": (0.5, 0.125, 0.125, 4),
             "hidden_bias": (1, 0.5, 0.125, 1),
             "hidden_norm": (1, 0.5, 0.125, 1),
@@ -74,6 +76,7 @@ GOLDEN = {
         1.0,
         {
             "input_embedding": (1, 1, 1 / 2, 1),
+            "tied_embedding": (1, 1, 1 / 2, 1),
             "hidden_weight": (2**-0.5, 1 / 6, 1 / 6, 2),
             "hidden_bias": (1, 1 / 3, 1 / 6, 1),
             "hidden_norm": (1, 1 / 3, 1 / 6, 1),
@@ -91,6 +94,7 @@ GOLDEN = {
         0.25,
         {
             "input_embedding": (1, 0.5, 0.5, 0.5),
+            "tied_embedding": (1, 0.5, 0.5, 0.5),
             "hidden_weight": (0.5, 0.125, 0.125, 2),
             "hidden_bias": (1, 0.5, 0.125, 0.5),
             "hidden_norm": (1, 0.5, 0.125, 0.5),
@@ -108,6 +112,7 @@ GOLDEN = {
         0.25,
         {
             "input_embedding": (1, 0.5, 0.5, 0.5),
+            "tied_embedding": (1, 0.5, 0.5, 0.5),
             "hidden_weight": (0.5, 0.0625, 0.25, 2),
             "hidden_bias": (1, 0.25, 0.25, 0.5),
             "hidden_norm": (1, 0.25, 0.25, 0.5),
@@ -126,10 +131,12 @@ GOLDEN = {
 ONES = dict.fromkeys(ROLES, (1.0, 1.0, 1.0, 1.0))
 # At ALL with alpha 1/2. Neither muP nor CompleteP says anything of batch size and duration.
 OTHERS = {
-    "sp": ONES | {"hidden_weight": (0.5, 1, 1, 1), "output_weight": (0.5, 1, 1, 1)},
+    "sp": ONES
+    | dict.fromkeys(("hidden_weight", "output_weight", "tied_embedding"), (0.5, 1, 1, 1)),
     "mup": ONES
     | {
         "input_embedding": (1, 1, 0.25, 1),
+        "tied_embedding": (1, 1, 0.25, 1),
         "hidden_weight": (0.5, 0.25, 0.25, 4),
         "hidden_bias": (1, 1, 0.25, 1),
         "hidden_norm": (1, 1, 0.25, 1),
@@ -155,6 +162,7 @@ DIFFERENCES = {
         ("output_weight", "lr"),
         ("output_weight", "multiplier"),
         ("input_embedding", "eps"),
+        ("tied_embedding", "eps"),
         ("qk_norm", "eps"),
     },
     ("mup", "completedp"): {
@@ -165,7 +173,9 @@ DIFFERENCES = {
         ("output_weight", "init_std"),
         ("hidden_weight", "lr"),
         ("output_weight", "lr"),
-        *((role, "eps") for role in (*HIDDEN, "qk_norm", "input_embedding")),
+        *((role, "eps") for role in (*HIDDEN, "qk_norm", "input_embedding", "tied_embedding")),
+        ("tied_embedding", "init_std"),
+        ("tied_embedding", "multiplier"),
         ("hidden_weight", "weight_decay"),
         ("output_weight", "weight_decay"),
     },
@@ -209,7 +219,8 @@ def test_factors_of_every_role_are_the_papers(case: str, role: str) -> None:
     four = (found.init_std, found.lr, found.eps, found.weight_decay)
     assert four == pytest.approx(golden.roles[role])
     assert found.one_minus_beta == pytest.approx(golden.one_minus_beta)
-    assert found.multiplier == 1.0
+    width = golden.ratios.get("width", 1)
+    assert found.multiplier == (1 / width if role == "tied_embedding" else 1.0)
 
 
 @pytest.mark.parametrize("case", GOLDEN)
@@ -229,7 +240,8 @@ def test_factors_of_other_parameterisations(parameterisation: str, role: str) ->
     four = (found.init_std, found.lr, found.eps, found.weight_decay)
     assert four == pytest.approx(OTHERS[parameterisation][role])
     assert found.one_minus_beta == 1.0
-    forward = 0.25 if (parameterisation, role) == ("completep", "output_weight") else 1.0
+    has_factor = {"tied_embedding": OTHERS.keys() - {"sp"}, "output_weight": {"completep"}}
+    forward = 0.25 if parameterisation in has_factor.get(role, ()) else 1.0
     assert found.multiplier == forward
 
 

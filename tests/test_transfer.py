@@ -74,8 +74,8 @@ def test_transfer_alone_gives_a_plans_numbers(choice: str, target: dict[str, int
         info = tensor.info
         for name, value in tensor.values.items():
             what = (name, info.type, info.layer)
-            if name == "multiplier" and info.ends in ("attn", "mlp"):
-                what = ("residual", info.ends, info.layer)
+            if name == "multiplier" and found.map.ends(info) in ("attn", "mlp"):
+                what = ("residual", found.map.ends(info), info.layer)
             wanted.append(what)
             expected.append([value.base, value.target, [list(term) for term in value.trace]])
     assert without_torch(recipe, found.target, wanted) == expected
@@ -143,10 +143,10 @@ def test_what_there_is_no_value_of(arguments: tuple[Any, ...], word: str) -> Non
 def test_roles_carry_their_facts() -> None:
     """Every role says whether it is drawn, where it is and what it scales with."""
     assert {role for role in Role if role.is_matrix} == {
-        *("input_embedding", "hidden_weight", "output_weight")
+        *("input_embedding", "tied_embedding", "hidden_weight", "output_weight")
     }
     assert {role for role in Role if not role.in_blocks} == {
-        *("input_embedding", "output_norm", "output_weight", "output_bias")
+        *("input_embedding", "tied_embedding", "output_norm", "output_weight", "output_bias")
     }
     assert {role for role in Role if role.width.is_the_models} == {"qk_norm", "output_bias"}
     assert width_of_type("qkv_bias") is Width.FAN_IN

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from completedp.apply.model_map import PROBED, ModelMap
-from completedp.apply.settings import config_of, embedding_scales, setting
+from completedp.apply.settings import config_of, embedding_scales, logit_scale, setting
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
@@ -35,8 +35,8 @@ _SAME = 4e-3
 
 
 def check_structure(structure: Structure) -> None:
-    """Raise on a model that no rules hold for: tied, or scaled by the width already."""
-    _check_not_tied(structure)
+    """Raise on a model that no rules hold for: tensors in two roles, or scaled by the width."""
+    _check_not_shared(structure)
     _check_no_readout(structure)
 
 
@@ -47,7 +47,7 @@ def check_fit(model: ModelMap, recipe: Recipe, target: Scale) -> None:
             f"the model has {model.depth} blocks and the target says {target.depth}"
         )
     for tensor in model:
-        if tensor.type == "embedding" and tensor.width != target.width:
+        if tensor.embeds_tokens and tensor.width != target.width:
             raise CompletedpError(
                 f"the model has width {tensor.width} and the target says {target.width}"
             )
@@ -197,7 +197,10 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
         if transfer.ratios.width != 1.0:
             yield from _scaled_embeddings(model.model)
         return
+    own = logit_scale(model.model) if model.structure.tied else None  # which the plan sets
     for name in dict.fromkeys((*model.constants, *base)):
+        if own and name == f"config.{own[0]}" and name in base:
+            continue
         here, there = model.constants.get(name), base.get(name)
         if name.startswith(PROBED):
             if model.probed is None or there is None:  # one of the two was not run
@@ -237,10 +240,10 @@ def _routers(model: ModelMap, transfer: Transfer) -> Iterator[str]:
 
 def _no_output(model: ModelMap) -> Iterator[str]:
     """A head may be tied to the embedding by the forward pass alone."""
-    if not any(t.role is Role.OUTPUT_WEIGHT for t in model):
+    if not any(t.role in (Role.OUTPUT_WEIGHT, Role.TIED_EMBEDDING) for t in model):
         yield (
             "the model has no output weight to train: if its logits are made by the embedding "
-            "(tied), no rule holds for both; give it an output layer of its own"
+            '(tied), say so with overrides={"the embedding\'s name": "tied_embedding"}'
         )
 
 
@@ -262,22 +265,15 @@ def _own_depth_scaling(model: ModelMap) -> Iterator[str]:
     )
 
 
-def _check_not_tied(structure: Structure) -> None:
-    seen: dict[int, str] = {}
-    pairs = []
-    for place, parameter in structure.places():
-        if id(parameter) in seen:
-            pairs.append((place.name, seen[id(parameter)]))
-        seen[id(parameter)] = place.name
-    if structure.head is not None and structure.head == structure.embedding:
-        pairs.append((f"the output head {structure.head}", "the input embedding"))
-    if pairs:
-        one, other = pairs[0]
-        raise CompletedpError(
-            f"{one} and {other} are one tensor (tied): the rules for an input embedding and an "
-            "output weight differ and one tensor cannot satisfy both; untie them "
-            "(tie_word_embeddings=False in a Hugging Face config)"
-        )
+def _check_not_shared(structure: Structure) -> None:
+    """An embedding may be the output weight too, which has a row of its own; nothing else may."""
+    tied = {place.name for place in structure.tied or ()}
+    for later, first in structure.shared:
+        if not {later.name, first.name} <= tied:
+            raise CompletedpError(
+                f"{later.name} and {first.name} are one tensor, and there is a rule only for an "
+                "embedding that is the output weight too (tied): give each a tensor of its own"
+            )
 
 
 def _check_no_readout(structure: Structure) -> None:

@@ -31,6 +31,7 @@ _READS = {"qkv", "attn_gate", "mlp_in", "mlp_gate", "router", "unembedding"}
 _WRITES = {"attn_out", "mlp_out"}
 _PER_HEAD = {"qkv", "attn_gate", "attn_out"}
 """What may have a matrix for each head."""
+_HEADS = ("unembedding", "tied_embedding")
 
 
 def classify(
@@ -61,8 +62,9 @@ def classify(
     evidence = Evidence(structure, head_dim=declared_head_dim(model))
     unused, found, unknown = set(tried), [], []
     drawn = any(p.ndim > 1 and not is_constant(p) for _, p in structure.places())
+    later = {place.name for place, _ in structure.shared}
     for place, parameter in structure.places():
-        if not parameter.requires_grad:
+        if not parameter.requires_grad or place.name in later:
             continue
         layer = place.layer
         if match := _override(place.name, tried):
@@ -133,7 +135,7 @@ class Evidence:
             if kind in ("q_norm", "k_norm") and not self._is_per_head(place):
                 kind, how = f"{kind}_full", "shape"
             if place.is_bias:
-                kind = "output_bias" if kind == "unembedding" else f"{kind}_bias"
+                kind = "output_bias" if kind in _HEADS else f"{kind}_bias"
             return (kind, how) if kind in MODULE_TYPES else None
         return None
 
@@ -144,7 +146,7 @@ class Evidence:
             return 1
         if kind is not Width.FAN_IN:
             own = fans(place.owner) if place.key == "weight" else None
-            if own:  # a linear layer may be an input's embedding
+            if own and module_type not in _HEADS:  # a linear layer may be an input's embedding
                 return own[1]
             patches = len(place.shape) > 2 and hasattr(place.owner, "out_channels")
             return place.shape[0 if patches else -1]  # a convolution embeds an image's patches
@@ -270,7 +272,7 @@ def _typed(place: Place, module_type: str) -> str:
     """The type that an override gives; of a weight and its bias that it matches, the bias's."""
     if not place.is_bias or is_bias(module_type):
         return module_type
-    of_bias = "output_bias" if module_type == "unembedding" else f"{module_type}_bias"
+    of_bias = "output_bias" if module_type in _HEADS else f"{module_type}_bias"
     return of_bias if of_bias in MODULE_TYPES else module_type
 
 

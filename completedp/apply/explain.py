@@ -15,6 +15,7 @@ _DECIDED = {
 }
 _CARRIED = {
     "buffer": "by the model's buffer",
+    "setting": "by the model's own scale of its logits",
     "fold": "in its other values",
     "hook": "by a forward hook",
 }
@@ -59,5 +60,5 @@ def _line(plan: PlanNumbers, tensor: TensorPlan, hyperparameter: str) -> str:
     line = tensor.explain(hyperparameter)
     if hyperparameter != "multiplier":
         return line
-    branch = tensor.info.ends
+    branch = plan.map.ends(tensor.info)
     return f"{line}, {'for it ends no branch' if branch is None else _CARRIED[plan.ways[branch]]}"

@@ -1,4 +1,4 @@
-"""A plan for those who only want its numbers: as JSON, or as Python that needs torch alone."""
+"""A plan for those who only want its numbers: as JSON, or as Python that needs no completedp."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 from pprint import pformat
 from typing import Any, Literal
 
-from completedp.apply.multipliers import hooked
+from completedp.apply.multipliers import hooked, settings
 from completedp.apply.optimise import param_groups
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
 from completedp.theory.optimizers import ADAMW
+from completedp.theory.schedule import Schedule
 
 ExportFormat = Literal["json", "hf", "torchtitan"]
 
@@ -21,6 +22,7 @@ Written by completedp {version} for {target}.
 {usage}
 """
 
+import math
 import re
 
 import torch
@@ -65,29 +67,91 @@ def initialise(model):
 '''
 _HF = '''
 
+# The schedule, whose lengths are fractions of the steps.
+SCHEDULE = {schedule}
+STEPS = {steps}
+# For TrainingArguments: as many steps as were planned, and no clipping, which would change the
+# gradients that eps was planned for. TrainingArguments would clip at 1.
+ARGUMENTS = {{"max_steps": STEPS, "max_grad_norm": 0.0}}
+
+
 def optimizer(model):
     """AdamW on these groups."""
     return torch.optim.AdamW(param_groups(model))
+
+
+def lr_multiplier(step):
+    """What every planned learning rate is multiplied by in update number `step`, from 0."""
+    s, step = SCHEDULE, min(step, STEPS - 1)
+    warmup = round(s["warmup"] * STEPS)
+    rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
+    if s["kind"] == "cosine":
+        along = max(0, step - warmup) / max(1, STEPS - warmup)
+        level = s["final"] + (1 - s["final"]) * 0.5 * (1 + math.cos(math.pi * along))
+    elif s["kind"] == "wsd":
+        left = 1 - (step if step >= warmup else 0) / STEPS
+        level = 1.0 if left >= s["decay"] else s["final"] + (1 - s["final"]) * left / s["decay"]
+    elif s["kind"] == "piecewise":
+        along = (step if step >= warmup else 0) / STEPS
+        level = s["levels"][sum(along >= boundary for boundary in s["boundaries"])]
+    else:
+        level = 1.0
+    return level * rising
+
+
+def scheduler(optimizer):
+    """The schedule, as the Trainer takes it: it multiplies every group's own rate."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lr_multiplier)
 '''
 _TORCHTITAN = '''
 
-def build_optimizers(model_parts, optimizer_config, parallel_dims, ft_manager=None):
-    """What a TrainSpec takes as build_optimizers_fn; the config's own values are not used."""
-    from torchtitan.components.optimizer import OptimizersContainer
+STEPS = {steps}
+# torchtitan's form of the schedule; None where it has none such.
+SCHEDULE = {titan}
 
-    class PlannedOptimizers(OptimizersContainer):
-        def __init__(self):
-            self.model_parts = model_parts
-            self.optimizers = [torch.optim.AdamW(param_groups(m)) for m in model_parts]
-            self._validate_length(len(model_parts))
-            every = [p for m in model_parts for p in m.parameters() if p.requires_grad]
-            self._post_init(every, {"lr": optimizer_config.lr})
 
-    return PlannedOptimizers()
+def pattern(names):
+    """A regular expression that matches these tensors and no other, also in wrapped modules."""
+    inside = r"(?:(?:{wrappers})\\.)*"
+    paths = ((r"\\." + inside).join(map(re.escape, name.split("."))) for name in names)
+    return f"^{{inside}}(?:{{'|'.join(paths)}})$"
+
+
+def configure(config):
+    """Give a torchtitan Trainer.Config this plan's groups, schedule and steps, and no clipping,
+    which would change the gradients that eps was planned for.
+
+    torchtitan raises where a pattern matches nothing: the model must be the one that was planned,
+    in one part. With pipeline parallelism every part would need groups of its own.
+    """
+    from torchtitan.components.optimizer import (
+        LRSchedulersContainer,
+        OptimizersContainer,
+        ParamGroupConfig,
+    )
+
+    config.optimizer = OptimizersContainer.Config(
+        param_groups=[
+            ParamGroupConfig(
+                pattern=pattern(group["names"]),
+                optimizer_name="AdamW",
+                optimizer_kwargs={{key: x for key, x in group.items() if key != "names"}},
+            )
+            for group in GROUPS
+        ],
+        implementation=config.optimizer.implementation,
+    )
+    if SCHEDULE is not None:
+        config.lr_scheduler = LRSchedulersContainer.Config(total_steps=STEPS, **SCHEDULE)
+    config.training.steps = STEPS
+    config.training.max_norm = math.inf
+    return config
 '''
 _USAGE = {
-    "hf": "Use: initialise(model); Trainer(model, args, optimizers=(optimizer(model), None), ...)",
-    "torchtitan": "Use: initialise(model), and build_optimizers in place of torchtitan's own.",
+    "hf": """Use: initialise(model); adamw = optimizer(model)
+     Trainer(model, TrainingArguments(..., **ARGUMENTS), optimizers=(adamw, scheduler(adamw)))""",
+    "torchtitan": """Use: configure(config) on your Trainer.Config (torchtitan 0.3), and
+     initialise(model) after the model's own init_weights.""",
 }
 
 
@@ -113,18 +177,20 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
             # What the values above leave to the forward pass; nothing where all is folded.
             "hooks": hooked(plan),
             "buffers": _left(plan),
+            "settings": settings(plan),
         }
         return json.dumps(numbers, indent=1) + "\n"
-    if hooked(plan) or _left(plan):
+    if hooked(plan) or _left(plan) or "setting" in plan.ways.values():
         raise CompletedpError(
-            "this plan leaves multipliers to buffers or hooks, which groups cannot carry: where "
-            "branches end in linear layers plan with multipliers=fold, elsewhere export json, "
-            "which lists them"
+            "this plan leaves multipliers to buffers, hooks or the model's config, which groups "
+            "cannot carry: plan with multipliers=fold, or where that is refused export json, which "
+            "lists them"
         )
     from completedp import __version__
     from completedp.apply.names import WRAPPERS
 
-    text = _COMMON.format(
+    schedule, steps = plan.recipe.schedule, plan.target.steps
+    return (_COMMON + {"hf": _HF, "torchtitan": _TORCHTITAN}[form]).format(
         title=f"Hyperparameters for {type(plan.model).__name__}, tensor by tensor.",
         version=__version__,
         target=plan.target,
@@ -132,8 +198,21 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
         groups=pformat(groups, width=100, sort_dicts=False),
         initial=pformat(initial, width=100, sort_dicts=False),
         wrappers="|".join(WRAPPERS),
+        schedule=pformat(schedule.to_dict(), width=100, sort_dicts=False),
+        steps=steps,
+        titan=pformat(_titan_schedule(schedule, steps), width=100, sort_dicts=False),
     )
-    return text + {"hf": _HF, "torchtitan": _TORCHTITAN}[form]
+
+
+def _titan_schedule(schedule: Schedule, steps: int) -> dict[str, Any] | None:
+    """A schedule in torchtitan's words: steps of warm-up, and a decay at the end of the run."""
+    warmup = {"warmup_steps": round(schedule.warmup * steps)}
+    if schedule.kind == "cosine":
+        return warmup | {"decay_type": "cosine", "min_lr_factor": schedule.final}
+    if schedule.kind == "wsd":
+        decay = {"decay_ratio": schedule.decay, "decay_type": "linear"}
+        return warmup | decay | {"min_lr_factor": schedule.final}
+    return warmup | {"decay_ratio": 0.0} if schedule.kind == "constant" else None
 
 
 def _left(plan: PlanNumbers) -> dict[str, Any]:

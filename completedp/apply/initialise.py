@@ -36,6 +36,7 @@ def fill(tensor: Tensor, whole: Tensor) -> None:
 @torch.no_grad()
 def initialise(plan: PlanNumbers, seed: int) -> None:
     """Fill the parameters of the plan's model in place."""
+    plan.map.tie()
     parameters = plan.map.parameters()
     for tensor in plan.tensors:
         parameter = parameters[tensor.name]

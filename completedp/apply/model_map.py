@@ -12,6 +12,7 @@ from torch import nn
 from completedp.apply.names import canonical_name
 from completedp.apply.settings import declared_head_dim, forward_constants
 from completedp.apply.structure import Structure
+from completedp.common.errors import CompletedpError
 from completedp.theory.roles import Role
 
 PROBED = "probed: "
@@ -42,12 +43,9 @@ class TensorInfo:
     """The row of an embedding that stays at 0."""
 
     @property
-    def ends(self) -> str | None:
-        """The branch that it is the last linear map of; `output` for the logits."""
-        if self.type in ("unembedding", "output_bias"):
-            return "output"
-        kind = self.type.removesuffix("_bias")
-        return kind.removesuffix("_out") if kind in ("attn_out", "mlp_out") else None
+    def embeds_tokens(self) -> bool:
+        """Whether it is the token embedding, tied or not."""
+        return self.type in ("embedding", "tied_embedding")
 
 
 class ModelMap(Sequence[TensorInfo]):
@@ -94,7 +92,7 @@ class ModelMap(Sequence[TensorInfo]):
     @cached_property
     def width(self) -> int | None:
         """Width of the residual stream, by the token embedding; None where that is not trained."""
-        return next((t.width for t in self if t.type == "embedding"), None)
+        return next((t.width for t in self if t.embeds_tokens), None)
 
     @cached_property
     def head_dim(self) -> int | None:
@@ -134,6 +132,40 @@ class ModelMap(Sequence[TensorInfo]):
                 found[tensor.layer, branch] = tensor.name.rpartition(".")[0]
         return found
 
+    def ends(self, tensor: TensorInfo) -> str | None:
+        """The branch whose multiplier the tensor's output has: `attn` or `mlp` for what is last in
+        one, its norm where it has one there, else its linear map; `output` for the logits."""
+        if tensor.type in ("unembedding", "tied_embedding", "output_bias"):
+            return "output"
+        kind = tensor.type.removesuffix("_bias")
+        if kind in ("attn_post_norm", "mlp_post_norm"):
+            return kind.removesuffix("_post_norm")
+        if kind not in ("attn_out", "mlp_out"):
+            return None
+        branch = kind.removesuffix("_out")
+        return None if (tensor.layer, branch) in self.last_norms else branch
+
+    @cached_property
+    def head(self) -> str | None:
+        """The path of the module that makes the logits; None where that is the embedding itself."""
+        if self.structure.tied:
+            embedding, head = self.structure.tied
+            return None if head.path == embedding.path else head.path
+        heads = (t.name for t in self if t.type == "unembedding")
+        return next((name.rpartition(".")[0] for name in heads), None)
+
     def parameters(self) -> dict[str, nn.Parameter]:
         """The model's parameters as they are now, by canonical name: `to_empty` makes new ones."""
+        for later, first in self.structure.shared:
+            if later.owner._parameters[later.key] is not first.owner._parameters[first.key]:
+                raise CompletedpError(
+                    f"{later.name} and {first.name} were one tensor when they were planned, and "
+                    "are two now, as to_empty leaves them: call plan.initialise(), which ties them "
+                    "again, or tie them before you load weights"
+                )
         return {canonical_name(name): p for name, p in self.model.named_parameters()}
+
+    def tie(self) -> None:
+        """Make one tensor again of what was one when it was planned."""
+        for later, first in self.structure.shared:
+            later.owner._parameters[later.key] = first.owner._parameters[first.key]

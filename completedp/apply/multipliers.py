@@ -1,20 +1,24 @@
 """Multipliers in the forward pass: of the residual branches and the logits, in anyone's model.
 
-There are three ways to carry one, and all train the same function:
+There are four ways to carry one, and all train the same function:
 
 - `buffer`: the model multiplies by a buffer of its own, as the reference model does;
-- `fold`: into the weights that end the branch. With W' = c W and Adam's symmetry, initial values
+- `setting`: the model's config has a scale of its logits (Cohere, Granite), which is set;
+- `fold`: into what is last in the branch. With W' = c W and Adam's symmetry, initial values
   times c, lr times c, eps / c and weight decay / c train c W without a multiplier; what another
-  optimizer has changes by the power of c that its description says. Nothing of the model changes,
-  so it saves, loads and serves as it always did;
-- `hook`: a forward hook on the module that ends the branch. For branches that end in a norm, which
-  would undo a factor of the weights before it. Hooks are not saved with a model.
+  optimizer has changes by the power of c that its description says. A norm at the end of a branch
+  would undo a factor of the weights before it: there the norm's own gain and bias are W. So are
+  the output norm's for tied embeddings, whose logits have a factor that the input does not have.
+  Nothing of the model changes, so it saves, loads and serves as it always did;
+- `hook`: a forward hook on the module that ends the branch. For what cannot be folded: a norm
+  without a gain, or one that stores gain - 1 and decays, since decay takes c W to 0 and the stored
+  c (1 + w) - 1 to the gain 1. Hooks are not saved with a model.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -22,11 +26,13 @@ import torch
 from torch import Tensor, nn
 
 from completedp.apply.model_map import ModelMap
+from completedp.apply.settings import logit_scale, set_everywhere
 from completedp.apply.structure import unwrapped
 from completedp.apply.tensors import PlanNumbers, TensorPlan, Way
 from completedp.common.errors import CompletedpError
 from completedp.theory.optimizers import LR, OPTIMIZERS, WEIGHT_DECAY, Optimizer
-from completedp.theory.roles import BRANCHES
+from completedp.theory.recipe import Recipe
+from completedp.theory.roles import BRANCHES, Role, is_bias
 from completedp.theory.value import Value
 
 Wanted = Literal["auto", "buffer", "fold", "hook"]
@@ -38,14 +44,15 @@ _BUFFERS = {
 }
 
 
-def choose_ways(model_map: ModelMap, wanted: str) -> dict[str, Way]:
+def choose_ways(
+    model_map: ModelMap, tensors: Sequence[TensorPlan], recipe: Recipe, wanted: str
+) -> dict[str, Way]:
     """How each branch's multiplier is carried: as wanted, or as fits the model."""
     if wanted not in get_args(Wanted):
         raise CompletedpError(
             f"multipliers = {wanted!r}: choose from {', '.join(get_args(Wanted))}"
         )
     inner, depth = unwrapped(model_map.model), model_map.depth
-    norms = {branch: path for (_, branch), path in model_map.last_norms.items()}
     ways: dict[str, Way] = {}
     for branch, name in _BUFFERS.items():
         buffer, shape = getattr(inner, name, None), () if branch == OUTPUT else (depth, 2)
@@ -55,22 +62,108 @@ def choose_ways(model_map: ModelMap, wanted: str) -> dict[str, Way]:
                 f"{type(inner).__name__} has no buffer {name} of shape {list(shape)} that its "
                 'forward pass multiplies by: use multipliers="auto"'
             )
-        if wanted == "fold" and branch in norms:
-            raise CompletedpError(
-                f"the {branch} branch ends in a norm ({norms[branch]}), which undoes a factor of "
-                'the weights before it: use multipliers="hook"'
-            )
-        fitting: Way = "buffer" if has_buffer else "hook" if branch in norms else "fold"
-        ways[branch] = fitting if wanted == "auto" else wanted  # type: ignore[assignment]
+        why_not = _why_not_folded(branch, model_map, tensors)
+        if wanted == "fold" and why_not:
+            raise CompletedpError(f'{why_not}: use multipliers="hook"')
+        if wanted != "auto":
+            ways[branch] = wanted  # type: ignore[assignment]
+        elif has_buffer:
+            ways[branch] = "buffer"
+        elif branch == OUTPUT and _own_logit_scale(model_map, recipe):
+            ways[branch] = "setting"
+        else:
+            ways[branch] = "hook" if why_not else "fold"
+    if ways[OUTPUT] == "hook" and model_map.structure.tied and model_map.head is None:
+        raise CompletedpError(
+            "the logits are made by the embedding's own module, whose use for the input a hook "
+            'cannot tell from that for the output: use multipliers="fold", or give the head a '
+            "module of its own"
+        )
     return ways
 
 
-def fold(tensor: TensorPlan, ways: Mapping[str, Way]) -> TensorPlan:
-    """A tensor's plan with its multiplier taken into its values, where that is the way."""
-    if ways.get(tensor.info.ends or "") != "fold" or tensor.multiplier == 1.0:
+def fold(
+    tensors: Sequence[TensorPlan], model_map: ModelMap, ways: Mapping[str, Way]
+) -> list[TensorPlan]:
+    """Tensors' plans with the multipliers taken into their values, where that is the way."""
+    tied = next((t for t in tensors if t.info.role is Role.TIED_EMBEDDING), None)
+    if tied is not None and ways[OUTPUT] == "fold":
+        return [
+            _moved(tied, "the output norm")
+            if tensor is tied
+            else _fold(_with_multiplier(tensor, tied))
+            if tensor.info.role is Role.OUTPUT_NORM
+            else _fold_branch(tensor, model_map, ways)
+            for tensor in tensors
+        ]
+    return [_fold_branch(tensor, model_map, ways) for tensor in tensors]
+
+
+def _fold_branch(tensor: TensorPlan, model_map: ModelMap, ways: Mapping[str, Way]) -> TensorPlan:
+    branch = model_map.ends(tensor.info)
+    return _fold(tensor) if branch is not None and ways[branch] == "fold" else tensor
+
+
+def _fold(tensor: TensorPlan) -> TensorPlan:
+    if tensor.multiplier == 1.0:
         return tensor
     optimizer, decay_follows = OPTIMIZERS[tensor.optimizer], not tensor.independent_decay
-    return replace(tensor, values=folded(tensor.values, optimizer, decay_follows=decay_follows))
+    values = folded(tensor.values, optimizer, decay_follows=decay_follows)
+    return replace(tensor, values=values, gain=tensor.gain * tensor.multiplier)
+
+
+def _with_multiplier(tensor: TensorPlan, other: TensorPlan) -> TensorPlan:
+    return replace(tensor, values={**tensor.values, "multiplier": other.values["multiplier"]})
+
+
+def _moved(tensor: TensorPlan, where: str) -> TensorPlan:
+    """A tensor whose multiplier another one carries."""
+    if tensor.multiplier == 1.0:
+        return tensor
+    done = Value(base=1.0, target=1.0, trace=((f"folded into {where}", 1.0),))
+    return replace(tensor, values={**tensor.values, "multiplier": done})
+
+
+def _why_not_folded(branch: str, model_map: ModelMap, tensors: Sequence[TensorPlan]) -> str | None:
+    """What keeps a branch's multiplier from being folded; None where nothing does."""
+    if branch == OUTPUT:
+        if not any(tensor.info.role is Role.TIED_EMBEDDING for tensor in tensors):
+            return None
+        last = [tensor for tensor in tensors if tensor.info.role is Role.OUTPUT_NORM]
+        what, norms = "the logits of tied embeddings", {_owner(tensor) for tensor in last}
+        modules = model_map.structure.modules
+        trained = [name for path in norms for name in modules[path]._parameters]
+        if len(norms) != 1 or len(trained) != len(last) or all(is_bias(t.info.type) for t in last):
+            return (
+                f"{what} have no norm before them, of one gain that is trained, to be folded into"
+            )
+    else:
+        last = [tensor for tensor in tensors if model_map.ends(tensor.info) == branch]
+        what, gains = f"the {branch} branch", {_owner(t) for t in last if not is_bias(t.info.type)}
+        for (_, other), path in model_map.last_norms.items():
+            if other == branch and path not in gains:
+                return (
+                    f"{what} ends in a norm ({path}) without a gain, which undoes a factor of the "
+                    "weights before it"
+                )
+    for tensor in last:
+        if tensor.info.offset and tensor.knobs.get(WEIGHT_DECAY):
+            return (
+                f"{what} has {tensor.name} at its end, which stores gain - 1, and weight decay "
+                "takes that to 0 whatever is folded into it (a recipe's no_decay can leave out "
+                f"{tensor.info.role})"
+            )
+    return None
+
+
+def _owner(tensor: TensorPlan) -> str:
+    return tensor.name.rpartition(".")[0]
+
+
+def _own_logit_scale(model_map: ModelMap, recipe: Recipe) -> bool:
+    """Whether tied logits can be multiplied by a setting, whose value at base is known."""
+    own = logit_scale(model_map.model) if model_map.structure.tied else None
+    return own is not None and f"config.{own[0]}" in (recipe.constants or {})
 
 
 def folded(
@@ -107,6 +200,8 @@ def attach(plan: PlanNumbers) -> None:
         buffer = getattr(model, name, None)
         if isinstance(buffer, Tensor):
             buffer.copy_(torch.tensor(value, dtype=torch.float64))
+    for name, value in settings(plan).items():
+        set_everywhere(model, name, value)
     modules = plan.map.structure.modules
     changed = False
     for module in modules.values():
@@ -115,7 +210,7 @@ def attach(plan: PlanNumbers) -> None:
                 del hooks[key]  # of an earlier plan
                 changed = True
     for path, factor in hooked(plan).items():
-        if path == _head_path(plan):
+        if path == plan.map.head:
             # What it reads, and not what it gives: a bias on the logits is not multiplied.
             modules[path].register_forward_pre_hook(_MultiplyInput(factor))
         else:
@@ -136,22 +231,27 @@ def hooked(plan: PlanNumbers) -> dict[str, float]:
         if plan.ways[branch] == "hook"
     }
     for tensor in plan.tensors:
-        info, path = tensor.info, tensor.name.rpartition(".")[0]
-        branch = info.ends
-        if branch is None or plan.ways[branch] != "hook" or (info.layer, branch) in last_norms:
+        info, path = tensor.info, _owner(tensor)
+        branch = plan.map.ends(info)
+        if branch not in BRANCHES or plan.ways[branch] != "hook" or info.layer is None:
             continue
         if isinstance(modules[path.rpartition(".")[0]], nn.MultiheadAttention):
             path = path.rpartition(".")[0]  # which uses its last layer's weight without calling it
-        if branch == OUTPUT:
-            found[path] = plan.output_multiplier
-        elif info.layer is not None:
-            found[path] = plan.residual_multipliers[info.layer - 1][BRANCHES.index(branch)]
+        found[path] = plan.residual_multipliers[info.layer - 1][BRANCHES.index(branch)]
+    if plan.ways[OUTPUT] == "hook" and plan.map.head is not None:
+        found[plan.map.head] = plan.output_multiplier
     return {path: factor for path, factor in found.items() if factor != 1.0}
 
 
-def _head_path(plan: PlanNumbers) -> str | None:
-    heads = (t.name for t in plan.tensors if t.info.type == "unembedding")
-    return next((name.rpartition(".")[0] for name in heads), None)
+def settings(plan: PlanNumbers) -> dict[str, float]:
+    """The model's own scale of its tied logits: that of the base, times the multiplier."""
+    if not _own_logit_scale(plan.map, plan.recipe):
+        return {}
+    own = logit_scale(plan.model)
+    assert own is not None
+    name, power = own
+    factor = plan.output_multiplier if plan.ways[OUTPUT] == "setting" else 1.0
+    return {name: (plan.recipe.constants or {})[f"config.{name}"] * factor**power}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import nn
 
 from completedp.apply import cautions
 from completedp.apply.classify import classify
-from completedp.apply.model_map import TensorInfo
+from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.multipliers import Wanted, choose_ways, fold
 from completedp.apply.planned import Plan
 from completedp.apply.probe import confirmed
@@ -34,7 +34,7 @@ def plan(
 
     `target` is the run's size: width in features, depth in blocks, batch and tokens in tokens.
     `overrides` are as for `classify`, tried before the recipe's own. `multipliers` says how
-    residual multipliers are carried: by buffers that the model has, folded into the last weights of
+    residual multipliers are carried: by buffers that the model has, folded into what is last in
     a branch, or by forward hooks; `auto` takes the first of these that the model allows. What there
     is to doubt of the recipe at the target is warned of (`ScaleWarning`), and in `plan.cautions`.
     What a small model of yours was taken for is confirmed by running it (probe.py), unless
@@ -68,17 +68,17 @@ def make_plan(
     """The same without a word on the recipe: for trials, whose scale is what is being measured."""
     model_map = classify(model, overrides, inherited=recipe.overrides)
     cautions.check_fit(model_map, recipe, target)
-    ways = choose_ways(model_map, multipliers)
     transfer = Transfer(recipe, target)
     residual = [_residual(transfer, layer) for layer in range(1, target.depth + 1)]
+    tensors = [_tensor_plan(info, model_map, transfer) for info in model_map]
+    ways = choose_ways(model_map, tensors, recipe, multipliers)
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
         cautions.check_not_frozen(model_map, residual)
     if probe:
         model_map.probed = confirmed(model_map)
     for message in cautions.plan_cautions(model_map, transfer, residual):
         warnings.warn(message, stacklevel=3)
-    tensors = [fold(_tensor_plan(info, transfer), ways) for info in model_map]
-    return Plan(recipe, target, model_map, tensors, residual, ways)
+    return Plan(recipe, target, model_map, fold(tensors, model_map, ways), residual, ways)
 
 
 def _residual(transfer: Transfer, layer: int) -> tuple[float, float]:
@@ -86,7 +86,7 @@ def _residual(transfer: Transfer, layer: int) -> tuple[float, float]:
     return attn, mlp
 
 
-def _tensor_plan(info: TensorInfo, transfer: Transfer) -> TensorPlan:
+def _tensor_plan(info: TensorInfo, model_map: ModelMap, transfer: Transfer) -> TensorPlan:
     ratio = transfer.width_ratio(info.type, info.width, info.name)
     try:
         values = {
@@ -94,8 +94,9 @@ def _tensor_plan(info: TensorInfo, transfer: Transfer) -> TensorPlan:
             for name in (*transfer.hyperparameters(info.type), "multiplier")
             if name != "init_std" or info.start is None  # which stays as it is
         }
-        if info.ends in BRANCHES and info.layer:  # its output is the branch's
-            values["multiplier"] = transfer.value("residual", info.ends, info.layer)
+        branch = model_map.ends(info)
+        if branch in BRANCHES and info.layer:  # its output is the branch's
+            values["multiplier"] = transfer.value("residual", branch, info.layer)
     except CompletedpError as error:
         raise CompletedpError(f"{info.name}: {error}") from None
     return TensorPlan(

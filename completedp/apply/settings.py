@@ -34,6 +34,12 @@ _DERIVED: dict[str, Callable[[Any], float]] = {
         c.scale_depth / math.sqrt(c.num_hidden_layers)
     ),
 }
+# What multiplies a family's logits, by model_type: the setting, and 1, or -1 where it divides them.
+_LOGIT_SCALES = {
+    **dict.fromkeys(("cohere", "cohere2", "cohere2_moe"), ("logit_scale", 1)),
+    **dict.fromkeys(("granite", "granitemoe", "granitemoeshared"), ("logits_scaling", -1)),
+    **dict.fromkeys(("granitemoehybrid", "granitemoe_swa"), ("logits_scaling", -1)),
+}
 
 
 def config_of(model: nn.Module) -> object:
@@ -84,6 +90,19 @@ def forward_constants(model: nn.Module) -> dict[str, float]:
     for path, scale in embedding_scales(model).items():
         found[".".join(path.split(".")[-2:])] = scale
     return found
+
+
+def logit_scale(model: nn.Module) -> tuple[str, int] | None:
+    """The model's own setting for the size of its logits, and its power in them; None without."""
+    return _LOGIT_SCALES.get(setting(config_of(model), "model_type", ""))
+
+
+def set_everywhere(model: nn.Module, name: str, value: float) -> None:
+    """Set what a config says, with the copies that modules keep of it."""
+    setattr(config_of(model), name, value)
+    for module in model.modules():
+        if _is_number(module.__dict__.get(name)):
+            setattr(module, name, value)
 
 
 def embedding_scales(model: nn.Module) -> dict[str, float]:

@@ -99,6 +99,37 @@ class Structure:
             for key, parameter in module.named_parameters(recurse=False):
                 yield self._place(path, key, module, tuple(parameter.shape)), parameter
 
+    @cached_property
+    def shared(self) -> list[tuple[Place, Place]]:
+        """Parameters at several places: every later place with the first, whose name they have."""
+        first: dict[int, Place] = {}
+        found = []
+        for place, parameter in self.places():
+            if first.setdefault(id(parameter), place) is not place:
+                found.append((place, first[id(parameter)]))
+        return found
+
+    @cached_property
+    def tied(self) -> tuple[Place, Place] | None:
+        """The embedding and the head that are one tensor, each at its place; a head that is the
+        embedding's own module is at the same."""
+        for pair in self.shared:
+            for embedding, head in (pair, pair[::-1]):
+                if self._embeds(embedding) and self._makes_logits(head):
+                    return embedding, head
+        if self.embedding is None or self.head != self.embedding:
+            return None
+        module = self.modules[self.embedding]
+        place = self._place(self.embedding, "weight", module, tuple(module.weight.shape))  # type: ignore[union-attr]
+        return place, place
+
+    def _embeds(self, place: Place) -> bool:
+        is_table = isinstance(place.owner, nn.Embedding) or place.path == self.embedding
+        return is_table and place.layer is None
+
+    def _makes_logits(self, place: Place) -> bool:
+        return (fans(place.owner) is not None or place.path == self.head) and place.layer is None
+
     def weight_of(self, bias: Place) -> Place | None:
         """The weight that a bias belongs to; a norm's vectors belong together."""
         if is_norm(bias.owner):
@@ -181,6 +212,8 @@ class Structure:
         """The module type of a weight or a norm's vector, where structure alone tells it."""
         if place.path in self._tables and place.path != self.embedding and place.layer is None:
             return "position" if self.embedding is not None else None
+        if self.tied and place.path in (self.tied[0].path, self.tied[1].path) and not place.part:
+            return "tied_embedding"
         for path, kind in (
             (self.embedding, "embedding"),
             (self.head, "unembedding"),

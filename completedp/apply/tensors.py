@@ -24,7 +24,7 @@ from completedp.theory.scale import Ratios, Scale
 from completedp.theory.timescale import timescale
 from completedp.theory.value import Trace, Value
 
-Way = Literal["buffer", "fold", "hook"]
+Way = Literal["buffer", "setting", "fold", "hook"]
 """How a multiplier is carried: multipliers.py."""
 
 
@@ -47,6 +47,8 @@ class TensorPlan:
     """Of the run that is planned."""
     optimizer: str = DEFAULT
     """What trains it."""
+    gain: float = 1.0
+    """What the gain of a norm starts at, in use: the multiplier that is folded into it."""
 
     def __getattr__(self, name: str) -> Any:
         if "optimizer" in self.__dict__:  # a copy in the making has nothing yet
@@ -97,13 +99,13 @@ class TensorPlan:
 
     @property
     def init_value(self) -> float | None:
-        """What a vector starts at: a bias at 0, a gain at 1 less what its module adds to it; where
-        no rule says, what it starts at in the model itself."""
+        """What a vector starts at: a bias at 0, a gain at 1, or at the multiplier folded into it,
+        less what its module adds to it; where no rule says, what it starts at in the model."""
         if self.info.start is not None:
             return self.info.start
         if self.info.role.is_matrix:
             return None
-        return 0.0 if is_bias(self.info.type) else 1.0 - self.info.offset
+        return 0.0 if is_bias(self.info.type) else self.gain - self.info.offset
 
     @property
     def multiplier(self) -> float:
@@ -173,7 +175,7 @@ class PlanNumbers:
         self.residual_multipliers = list(residual_multipliers)
         """Of every block: the attention branch's and the feed-forward branch's."""
         self.ways = dict(ways)
-        """How the multipliers of `attn`, `mlp` and `output` are carried: buffer, fold or hook."""
+        """How the multipliers of `attn`, `mlp` and `output` are carried (multipliers.py)."""
 
     @property
     def model(self) -> nn.Module:
@@ -192,8 +194,10 @@ class PlanNumbers:
 
     @property
     def output_multiplier(self) -> float:
-        """Forward multiplier of the unembedding; 1 but under CompleteP."""
-        return next((t.multiplier for t in self.tensors if t.info.role is Role.OUTPUT_WEIGHT), 1.0)
+        """Forward multiplier of the logits, unless it is folded: 1 but for CompleteP's and for
+        tied embeddings."""
+        heads = (Role.OUTPUT_WEIGHT, Role.TIED_EMBEDDING)
+        return next((t.multiplier for t in self.tensors if t.info.role in heads), 1.0)
 
     @property
     def buffers(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from functools import partial
 from tyro.conf import Positional
 
 from completedp.cli.shared import Verb, print_json, register
+from completedp.tasks.config import untied
 from completedp.training.config import scale_like
 
 
@@ -22,6 +23,8 @@ class InspectVerb(Verb):
     """d_model to make it with; a Hugging Face model is as configured if not given."""
     depth: int | None = None
     """Blocks to make it with."""
+    untie: bool = False
+    """Give an hf: model whose embedding makes the logits too an output layer of its own."""
     override: tuple[str, ...] = ()
     """REGEX=TYPE: tensors whose names match are of that module type; the first match wins."""
     json: bool = False
@@ -36,7 +39,8 @@ class InspectVerb(Verb):
 
         overrides, sizes = overrides_from(self.override), {"width": self.width, "depth": self.depth}
         scale = scale_like(Recipe.default().base, **sizes)
-        model, *_ = model_from(self.model, scale, sizes, overrides=overrides)
+        source = untied(self.model, self.untie) or self.model
+        model, *_ = model_from(source, scale, sizes, overrides=overrides)
         if self.json:
             print_json([asdict(tensor) for tensor in classify(model, overrides)])
         else:

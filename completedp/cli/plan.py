@@ -9,6 +9,7 @@ from typing import Literal
 from completedp.cli.shared import Verb, print_json, register
 from completedp.common.errors import ScaleWarning
 from completedp.lm.shape import Shape
+from completedp.tasks.config import untied
 from completedp.theory.recipe import Recipe
 from completedp.training.config import scale_like
 
@@ -33,6 +34,8 @@ class PlanVerb(Verb):
     model: str | None = None
     """hf:OWNER/NAME, hf:FOLDER (as configured, unless a width or depth is given), or
     module:function of a scale, or of nothing, instead of the reference model."""
+    untie: bool = False
+    """Give an hf: model whose embedding makes the logits too an output layer of its own."""
     override: tuple[str, ...] = ()
     """REGEX=TYPE: tensors whose names match are of that module type; the first match wins."""
     multipliers: Literal["auto", "buffer", "fold", "hook"] = "auto"
@@ -57,10 +60,11 @@ class PlanVerb(Verb):
         sizes = {"width": self.width, "depth": self.depth}
         length = {"batch": self.batch, "tokens": self.tokens}
         target = scale_like(recipe.base, **sizes, **length)
-        if self.model is None:
+        source = untied(self.model, self.untie)
+        if source is None:
             make = ReferenceModel(vocab=self.vocab, shape=self.shape, head_dim=recipe.head_dim)
         else:
-            make = self.model
+            make = source
         model, width, depth = model_from(
             make, target, sizes, overrides=overrides, inherited=recipe.overrides
         )

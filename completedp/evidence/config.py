@@ -10,6 +10,7 @@ from completedp.common.checks import check_number, check_path
 from completedp.common.errors import CompletedpError
 from completedp.lm.shape import Shape
 from completedp.studies.config import BaseConfig
+from completedp.tasks.config import untied
 from completedp.theory.rules import PARAMETERISATIONS
 
 BASE = "base"
@@ -85,6 +86,8 @@ class CheckConfig(CheckSettings):
     model: str | None = None
     """module:function of your own that makes the model at a scale, or hf:OWNER/NAME, hf:FOLDER;
     the reference model if not given. Without data of your own it has 257 tokens or more."""
+    untie: bool = False
+    """Give an hf: model whose embedding makes the logits too an output layer of its own."""
     data: str | None = None
     """Folder of tokens, made by `completedp data`, or module:function that gives your own data, in
     place of the text."""
@@ -96,6 +99,10 @@ class CheckConfig(CheckSettings):
     """Recipe file, or the name of one that ships: check the values that a plan assigns from it, its
     multipliers, rules and base widths, at its base batch and tokens and at constant rates. If not
     given, values near which slopes are those of the limit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "model", untied(self.model, self.untie))
 
 
 Axis = Literal["width", "depth", "batch", "tokens"]

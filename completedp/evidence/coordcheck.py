@@ -5,12 +5,14 @@ rules, so that a wrong exponent in the table shows:
 
     own, change   no growth with width; with depth, a hidden tensor's own contribution goes as
                   m_L^(alpha-1), and everything else stays
-    initial       hidden outputs neither grow nor shrink; logits shrink as m_N^-1/2
+    initial       hidden outputs neither grow nor shrink; logits shrink as m_N^-1/2. Not so those of
+                  a tied embedding: that of the token which was read is the square of its own row,
+                  and stays, so that no slope is asked for
 """
 
 from __future__ import annotations
 
-from completedp.evidence.measure import STREAM
+from completedp.evidence.measure import LOGITS, STREAM
 from completedp.evidence.rows import Row
 from completedp.evidence.scaling import Measurement
 from completedp.theory.roles import MODULE_TYPES, Role
@@ -25,7 +27,7 @@ def expected_slope(quantity: str, module_type: str, axis: str, alpha: float) -> 
         hidden = role is not None and role.in_blocks
         return alpha - 1.0 if axis == "depth" and hidden else 0.0
     if quantity == "change":
-        return 0.0 if module_type in (STREAM, "unembedding") else None
+        return 0.0 if module_type in (STREAM, LOGITS, "unembedding") else None
     if quantity == "initial" and role is not None and role.is_matrix:
         return -0.5 if axis == "width" and role is Role.OUTPUT_WEIGHT else 0.0
     return None

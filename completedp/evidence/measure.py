@@ -8,7 +8,8 @@ For every module type, the root mean square (over the elements, and over the lay
     gradient   its parameters' gradient, over the later half of the steps
 
 `own` tells tensors apart: a learning rate that is wrong for one role shows in that role's row,
-while `change` mixes in what reaches a module from the modules before it.
+while `change` mixes in what reaches a module from the modules before it. A tied embedding has two
+rows: as what it gives the stream, and, called logits, as what makes those.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ Sizes = dict[tuple[str, str], float]
 
 STREAM = "stream"
 """The residual stream after each block, in the place of a module type."""
+LOGITS = "logits"
+"""What a tied embedding makes of the stream, in the place of a module type."""
 
 
 def measure(
@@ -43,7 +46,6 @@ def measure(
 ) -> Sizes:
     """Train for `steps` at constant rates in the model's precision, and measure."""
     tensors, blocks = planned.map.tensors, planned.map.blocks
-    owners = {t.name: model.get_submodule(t.name.rpartition(".")[0]) for t in tensors}
     optimizer = planned.optimizer()
     loss = task.batch_loss(model)
     batches = training_batches(task.data, examples, seed, next(model.parameters()).device)
@@ -64,13 +66,12 @@ def measure(
     sizes: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     for kind, values in squares.items():
         sizes["gradient", kind] = values
-    for tensor in tensors:
-        owner = owners[tensor.name]
+    for tensor, kind, owner in _uses(planned):
         start = at_start.get_parameter(tensor.name)
         delta = model.get_parameter(tensor.name).detach() - start.detach()
         if _is_added(tensor, owner):
-            sizes["own", tensor.type].append(_mean_square(delta))
-            sizes["initial", tensor.type].append(_mean_square(start))
+            sizes["own", kind].append(_mean_square(delta))
+            sizes["initial", kind].append(_mean_square(start))
             continue
         if owner not in before or owner not in after:  # its parent uses its tensors itself
             continue
@@ -78,17 +79,30 @@ def measure(
             continue
         if fans(owner) or is_norm(owner) or isinstance(owner, nn.Embedding):  # others may be curved
             moved = _own(owner, tensor, after[owner][0], delta)
-            sizes["own", tensor.type].append(_mean_square(moved))
+            sizes["own", kind].append(_mean_square(moved))
         if not is_bias(tensor.type):
-            sizes["initial", tensor.type].append(_mean_square(before[owner][1]))
+            sizes["initial", kind].append(_mean_square(before[owner][1]))
             change = after[owner][1] - before[owner][1]
-            sizes["change", tensor.type].append(_mean_square(change))
+            sizes["change", kind].append(_mean_square(change))
     for block in blocks:
         if block not in before or block not in after:  # its parent calls its parts itself
             continue
         sizes["initial", STREAM].append(_mean_square(before[block][1]))
         sizes["change", STREAM].append(_mean_square(after[block][1] - before[block][1]))
     return {key: math.sqrt(float(torch.stack(v).mean())) for key, v in sizes.items()}
+
+
+def _uses(planned: Plan) -> Iterator[tuple[TensorInfo, str, nn.Module]]:
+    """Every tensor with the module that uses it, and as what; a tied one with both."""
+    found, modules = planned.map, planned.map.structure.modules
+    for tensor in found:
+        if tensor.role is Role.TIED_EMBEDDING and found.structure.tied:
+            embedding, head = found.structure.tied
+            yield tensor, tensor.type, modules[embedding.path]
+            if head.path != embedding.path:
+                yield tensor, LOGITS, modules[head.path]
+        else:
+            yield tensor, tensor.type, modules[tensor.name.rpartition(".")[0]]
 
 
 @torch.no_grad()

@@ -107,7 +107,8 @@ def limit_recipe(check: Check, rules: Rules) -> Recipe:
     At alpha = 1 the limit neglects what the hidden weights' random start does to the stream, of
     order L^-1/2 of the rest, so they start small. At alpha = 1/2 it keeps that and neglects
     products of changes, so activations start at about 1. Between the two, between the two.
-    Embeddings start at 1 and logits near 0, as limits have them.
+    Embeddings start at 1 and logits near 0, as limits have them. A tied one, which is both, starts
+    between: smaller, the blocks drown it, and larger, its start moves the logits as m_N^-1/2.
     """
     base = check.base
     small, whole = 0.02, base.width**-0.5
@@ -122,6 +123,7 @@ def limit_recipe(check: Check, rules: Rules) -> Recipe:
         if MODULE_TYPES[kind] is Role.INPUT_EMBEDDING
     }
     multipliers["init_std/type/unembedding"] = math.log2(small / hidden)
+    multipliers["init_std/type/tied_embedding"] = math.log2(0.65 * whole / hidden)
     return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=multipliers))
 
 
@@ -156,7 +158,7 @@ def _model(check: Check, scale: Scale) -> nn.Module:
             f"{scale.width} and {scale.depth}"
         )
     tensors = classify(model, task.overrides, inherited=inherited)
-    tokens = next(t.shape[0] for t in tensors if t.type == "embedding")
+    tokens = next(t.shape[0] for t in tensors if t.embeds_tokens)
     if check.vocab is not None and tokens < check.vocab:
         raise CompletedpError(
             f"model {task.name!r} has {tokens} tokens, and the check's text {check.vocab}"

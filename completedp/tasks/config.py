@@ -5,12 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from completedp.common.checks import check_number, check_path
+from completedp.common.errors import CompletedpError
 from completedp.lm.shape import Shape
 
 Z_LOSS = 1e-4
 """The reference model's, where nothing else is said."""
 EVAL_EXAMPLES = 256
 """Held-out examples that a model is judged on, where nothing else is said."""
+UNTIED = "hf-untied:"
+"""Before a Hugging Face config's name, in the place of `hf:`: its head has a tensor of its own."""
+
+
+def untied(model: str | None, untie: bool) -> str | None:
+    """A model's name with the flag --untie in it, so that whatever knows the name knows of it."""
+    if not untie or (model or "").startswith(UNTIED):
+        return model
+    if model is None or not model.startswith("hf:"):
+        raise CompletedpError(
+            f"--untie is for hf: models, and the model is {model or 'the reference model'}: "
+            "only a config says whether embeddings are tied"
+        )
+    return UNTIED + model.removeprefix("hf:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +37,14 @@ class Sources:
     model: str | None = None
     """module:function of your own that makes the model at a scale, or hf:OWNER/NAME, hf:FOLDER;
     the reference model if not given."""
+    untie: bool = False
+    """Give an hf: model whose embedding makes the logits too an output layer of its own."""
     loss: str | None = None
     """module:function of a model and a batch; next-token cross-entropy if not given."""
 
     def __post_init__(self) -> None:
         check_path("data", self.data)
+        object.__setattr__(self, "model", untied(self.model, self.untie))
 
 
 @dataclass(frozen=True, kw_only=True)

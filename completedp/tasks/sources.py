@@ -20,6 +20,7 @@ from torch import nn
 from completedp.apply.classify import size_of
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
+from completedp.tasks.config import UNTIED
 from completedp.theory.scale import Scale
 
 
@@ -27,10 +28,14 @@ def maker_from(source: str, vocab: int | None = None) -> Callable[[Scale], nn.Mo
     """`make(scale)` by name: `hf:OWNER/NAME`, `hf:FOLDER` or `module:function`.
 
     A Hugging Face config is scaled to the width and depth asked for, with `vocab` tokens if given;
-    code that comes with it is never run.
+    code that comes with it is never run. `hf-untied:` gives it a head of its own where it has none.
     """
-    if source.startswith("hf:"):
-        return HuggingFace(source, _config(source.removeprefix("hf:")), vocab)
+    if source.startswith(("hf:", UNTIED)):
+        config = _config(source.partition(":")[2])
+        if source.startswith(UNTIED):
+            for part in (config, config.get_text_config()):
+                part.tie_word_embeddings = False
+        return HuggingFace(source, config, vocab)
     return function_from(source, "model", "hf:OWNER/NAME, hf:FOLDER or module:function")
 
 
@@ -84,7 +89,7 @@ def small_copy(source: str) -> nn.Module | None:
 def function_from(source: str, what: str, forms: str = "module:function") -> Callable[..., Any]:
     """The function that `module:function` names; modules are looked for here first."""
     name, colon, function = source.partition(":")
-    if name == "hf" or not (name and colon and function):
+    if name in ("hf", UNTIED.rstrip(":")) or not (name and colon and function):
         raise CompletedpError(f"{what} {source[:200]!r} must be {forms}")
     path = sys.path
     sys.path = [str(Path.cwd()), *path]

@@ -295,7 +295,14 @@ def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:
         )
         if not tensor.is_meta
     ]
+    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            places.setdefault(parameter, []).append((module, name))
     model.to_empty(device=device)
+    for (first, key), *others in places.values():
+        for module, name in others:  # tied, of which to_empty makes two
+            module._parameters[name] = first._parameters[key]
     for module, name, values in kept:
         if name in module._buffers:
             module._buffers[name] = values.to(device)

@@ -63,11 +63,18 @@ Columns = tuple[Exponents, Exponents, Exponents, Exponents]
 # The columns: sp is what a user does who draws weights with std 1/sqrt(fan-in) and tunes nothing
 # else; mup is Table 1's "muP (Table 3)", of Tensor Programs V; completep is Complete(d)P with the
 # gray entries of Table 1 in its place. Cells are width and depth alone: batch and tokens follow.
+#
+# A tied embedding W is input and output in one, and Table 1 has no row for it. With the forward
+# factor 1/m_N on the logits the output's weight is V = W/m_N. By Adam's symmetry W = m_N V has V's
+# init and lr times m_N and its eps and weight decay over m_N: init m_N^-1 m_N = 1, lr
+# m_N^-1 m_N = 1, eps 1/m_N, decay m_N/m_N = 1. That is the input's row, so one row holds for both.
 # fmt: off
 _START: dict[str, dict[Role, Columns]] = {
     "init_std": {  # "Init. Variances"
         #                      sp         mup        completep   completedp
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,        ONE),        # "Input Emb."
+        # As the input; of sp as the output, which 1/sqrt(fan-in) is for: it has no factor
+        Role.TIED_EMBEDDING:  (_N**-0.5,  ONE,       ONE,        ONE),
         Role.HIDDEN_WEIGHT:   (_N**-0.5,  _N**-0.5,  _N**-0.5,   _N**-0.5),   # "Hidden weights"
         # "Hidden biases/norms", which start at constants; QK norms have no row, and are norms
         Role.HIDDEN_BIAS:     (ONE,       ONE,       ONE,        ONE),
@@ -79,6 +86,8 @@ _START: dict[str, dict[Role, Columns]] = {
     },
     "multiplier": {  # "Multipliers"; those of the residual branches are _RESIDUAL
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,        ONE),        # none in print
+        # What makes one row of two (above); completep has it in print for the output
+        Role.TIED_EMBEDDING:  (ONE,       _N**-1,    _N**-1,     _N**-1),
         Role.HIDDEN_WEIGHT:   (ONE,       ONE,       ONE,        ONE),        # none in print
         Role.HIDDEN_BIAS:     (ONE,       ONE,       ONE,        ONE),        # none in print
         Role.HIDDEN_NORM:     (ONE,       ONE,       ONE,        ONE),        # none in print
@@ -100,6 +109,7 @@ _ADAMW: dict[str, dict[Role, Columns]] = {
     "lr": {  # "Learning Rates"
         #                      sp         mup        completep            completedp
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,                 ONE),  # "Input Emb."
+        Role.TIED_EMBEDDING:  (ONE,       ONE,       ONE,                 ONE),  # as the input
         # "Hidden weights"
         Role.HIDDEN_WEIGHT:   (ONE,       _N**-1,    _N**-1 * _DEPTH_LR,  _N**-1 * _DEPTH_LR),
         # "Hidden biases/norm"; QK norms have no row, and are norms
@@ -114,6 +124,8 @@ _ADAMW: dict[str, dict[Role, Columns]] = {
     "eps": {  # "AdamW eps"
         # "Input Emb."; appendix sec:completedp-embedding-epsilon-adjustment
         Role.INPUT_EMBEDDING: (ONE,       _N**-1,    ONE,                 _N**-1),
+        # As the input; in print completep has x1 for both
+        Role.TIED_EMBEDDING:  (ONE,       _N**-1,    ONE,                 _N**-1),
         # "Hidden weights/biases/norms"
         Role.HIDDEN_WEIGHT:   (ONE,       _N**-1,    _HIDDEN_EPS,         _HIDDEN_EPS),
         Role.HIDDEN_BIAS:     (ONE,       _N**-1,    _HIDDEN_EPS,         _HIDDEN_EPS),
@@ -128,6 +140,9 @@ _ADAMW: dict[str, dict[Role, Columns]] = {
     },
     "weight_decay": {  # "Weight decay"
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,                 ONE),  # "Rest"
+        # As the input. completep's m_N for the output, without 1/m_N in lr, is x1 if it is to train
+        # as Complete(d)P does (docs/choices.md)
+        Role.TIED_EMBEDDING:  (ONE,       ONE,       ONE,                 ONE),
         Role.HIDDEN_WEIGHT:   (ONE,       _N,        _N,                  _N),   # "Hidden weights"
         Role.HIDDEN_BIAS:     (ONE,       ONE,       ONE,                 ONE),  # "Rest"
         Role.HIDDEN_NORM:     (ONE,       ONE,       ONE,                 ONE),  # "Rest"
@@ -138,6 +153,7 @@ _ADAMW: dict[str, dict[Role, Columns]] = {
     },
     "one_minus_beta": {  # "AdamW (1-beta1)", "AdamW (1-beta2)": nothing of width and depth
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,                 ONE),
+        Role.TIED_EMBEDDING:  (ONE,       ONE,       ONE,                 ONE),
         Role.HIDDEN_WEIGHT:   (ONE,       ONE,       ONE,                 ONE),
         Role.HIDDEN_BIAS:     (ONE,       ONE,       ONE,                 ONE),
         Role.HIDDEN_NORM:     (ONE,       ONE,       ONE,                 ONE),

@@ -68,7 +68,7 @@ def save_checkpoint(
 ) -> None:
     """Write the state after `step` updates; `extra` is small and goes along as JSON, and so does
     `run`: what makes the run the one it is."""
-    tensors = {f"model/{canonical_name(k)}": v for k, v in model.state_dict().items()}
+    tensors = _weights(model)
     for name, (parameter, _) in _parameters(optimizer).items():
         moments = optimizer.state.get(parameter, {})
         tensors |= {f"optimizer/{key}/{name}": value for key, value in moments.items()}
@@ -100,7 +100,7 @@ def load_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, ranks: Ranks = ALONE
 ) -> About:
     """Bring a run back to a checkpoint, if all of it is as it was written; returns what it is."""
-    wanted = {f"model/{canonical_name(k)}": v.detach() for k, v in model.state_dict().items()}
+    wanted = {name: value.detach() for name, value in _weights(model).items()}
     parameters = _parameters(optimizer)
     moments: dict[int, dict[str, Tensor]] = {}
     for index, (name, (parameter, kept)) in enumerate(parameters.items()):
@@ -116,6 +116,14 @@ def load_checkpoint(
     groups = [{"params": list(range(len(names))), "param_names": names}]
     load_optimizer_state(optimizer, {"state": moments, "param_groups": groups})
     return about
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers; one that is tied once, by the first of its names."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(value), (f"model/{canonical_name(name)}", value))
+    return dict(found.values())
 
 
 def _save_file(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:

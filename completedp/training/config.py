@@ -135,6 +135,7 @@ INCIDENTAL = frozenset(
     {"out", "stop_after", "device", "compile", "tensorboard", "wandb", "log_every"}
     | {"checkpoint_every", "eval_every", "micro_batch", "parallel", "noise_every"}
     | {"recipe", "data"}  # what is in them is compared instead
+    | {"untie"}  # the model's name says it
 )
 
 

@@ -109,8 +109,13 @@ class Runner:
         if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
             return f"{frozen[0]} is frozen, and a slot draws every tensor"
         planned = self.task.plan(self.task.recipe(scale), scale)
-        if "hook" in planned.ways.values():
-            return "its residual multipliers are carried by hooks, which all slots would share"
+        for branch, way in planned.ways.items():
+            if way in ("hook", "setting"):
+                what = "logits" if branch == "output" else "residual branches"
+                return (
+                    f"the multipliers of its {what} are carried by "
+                    f"{'hooks' if way == 'hook' else 'its config'}, which all slots would share"
+                )
         try:
             examples = self.task.data.examples(scale.batch)
             probe(model, self.task.loss, self.task.data, self.device, examples)

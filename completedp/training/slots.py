@@ -289,10 +289,11 @@ class Slots:
                 f"{' and '.join(plan.optimizers)} came to "
                 f"{' and '.join(dict.fromkeys(self._optimizers))}"
             )
-        if hooked(plan):
+        if hooked(plan) or "setting" in plan.ways.values():
             raise CompletedpError(
-                "slots cannot have multipliers by hooks, which would be the same in every slot: "
-                "the model needs a residual_multipliers buffer that its branches are multiplied by"
+                "slots cannot have multipliers by hooks or a config, which would be the same in "
+                'every slot: plan with multipliers="fold", or give the model a '
+                "residual_multipliers buffer that its branches are multiplied by"
             )
         if not 1 <= trial.steps <= self.max_steps:
             raise CompletedpError(
