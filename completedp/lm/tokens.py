@@ -7,8 +7,6 @@ how it was asked for. `prepare` writes one; batches.py reads it.
 
 import hashlib
 import json
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from completedp.common.errors import CompletedpError
+from completedp.common.files import temporary_beside
 from completedp.lm.corpora import documents, fingerprint
 from completedp.lm.tokenizer import BPETokenizer, Tokenizer
 
@@ -205,20 +204,20 @@ def prepare(
         raise CompletedpError(
             f"{str(out)!r} exists and is no token folder: choose another or remove it"
         )
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.mkdir(parents=True)
-        manifest = _write(temporary, request, tokenizer, progress)
-        try:
-            temporary.rename(out)
-        except OSError:  # somebody else finished the same folder first
-            if not (out / MANIFEST).exists():
-                raise
-            manifest = _reuse(out, request)
+        with temporary_beside(out, folder=True) as temporary:
+            manifest = _write(temporary, request, tokenizer, progress)
+            try:
+                temporary.rename(out)
+            except OSError:  # somebody else finished the same folder first
+                if not (out / MANIFEST).exists():
+                    raise
+                manifest = _reuse(out, request)
     except OSError as error:
-        raise CompletedpError(f"cannot write {str(out)!r}: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise CompletedpError(
+            f"cannot write {str(out)!r} ({error.strerror or error}): make room, or choose a folder "
+            "that you may write to"
+        ) from error
     return manifest
 
 

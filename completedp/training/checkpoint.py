@@ -28,7 +28,7 @@ from completedp.apply.initialise import fill
 from completedp.apply.optimise import load_optimizer_state
 from completedp.apply.updates import UPDATES
 from completedp.common.errors import CompletedpError
-from completedp.common.files import read_json, write_text_atomically
+from completedp.common.files import read_json, temporary_beside, write_text_atomically
 from completedp.theory.optimizers import DEFAULT
 from completedp.training.distributed import ALONE, AgreedError, Ranks
 
@@ -97,15 +97,15 @@ def load_checkpoint(
 
 
 def _save_file(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    path, temporary = folder / FILE, folder / f".{FILE}.{os.getpid()}.part"
+    path = folder / FILE
     metadata = {"step": str(about["step"]), "extra": json.dumps(about["extra"])}
     try:
-        save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with temporary_beside(path) as temporary:
+            save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         raise CompletedpError(_unwritten(folder, path, about["step"], error)) from None
     for old in _folders(folder):
         shutil.rmtree(old)
