@@ -135,7 +135,9 @@ def _one_line(box: str) -> str:
     body: list[str] = []
     for line in lines:
         if line and set(line) <= {"─", "-"}:  # a plain dash where the terminal has no lines
-            break
+            if body:
+                break
+            continue
         body.append(line)
     text = " ".join(filter(None, body))
     text = re.sub(r"^Error parsing (\w+Verb|action): ", "", text)

@@ -516,13 +516,13 @@ def _finished(folder: Path, config: TrainConfig, identity: dict[str, str]) -> Re
 
 def check_extra(checkpoint: Path, extra: dict[str, Any]) -> None:
     """Raise unless what went along with a checkpoint is what `_Run` puts there."""
-    noise = extra.get("noise", [])
-    rows = noise if isinstance(noise, list) else [None]
+    noise: Any = extra.get("noise", [])
     good = (
         all(_is_number(extra.get(key, 0.0)) for key in ("seconds", "first_loss"))
         and (extra.get("last_finite_loss") is None or _is_number(extra["last_finite_loss"]))
-        and all(isinstance(row, list) and len(row) == 4 for row in rows)
-        and all(_is_number(x) and math.isfinite(x) for row in rows for x in row)
+        and isinstance(noise, list)
+        and all(isinstance(row, list) and len(row) == 4 for row in noise)
+        and all(_is_number(x) and math.isfinite(x) for row in noise for x in row)
     )
     if not good:
         raise CompletedpError(
