@@ -113,7 +113,8 @@ def run_tests(tree: Path, tests: Sequence[str]) -> tuple[bool, str]:
         return False, f"no end within {SECONDS} s"
     if done.returncode not in (0, 1, 2):  # 2: what is tested cannot even be imported
         raise SystemExit(f"{' '.join(tests)}: pytest said {done.stdout[-800:]}{done.stderr[-800:]}")
-    return done.returncode == 0, (done.stdout.strip().splitlines() or [""])[-1]
+    lines = done.stdout.strip().splitlines() or [""]
+    return done.returncode == 0, next((x for x in lines if x.startswith("FAILED")), lines[-1])
 
 
 def try_mutant(mutant: Mutant, tree: Path) -> str:

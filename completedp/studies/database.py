@@ -122,10 +122,10 @@ class Database:
             except DBAPIError as error:
                 left = began + patience - time.monotonic()
                 if not self._may_pass(error) or left <= 0:
-                    raise CompletedpError(self._explanation(error)) from error
+                    raise CompletedpError(self._explanation(error, engine)) from error
                 if not said and patience - left > _SILENT_SECONDS:
                     said = True
-                    say(f"{self._explanation(error)} (trying again for {left:.0f} s)")
+                    say(f"{self._explanation(error, engine)} (trying again for {left:.0f} s)")
             time.sleep(pause * random.uniform(0.5, 1.0))  # or all who wait come back together
             pause = min(2 * pause, 1.0)
 
@@ -212,7 +212,7 @@ class Database:
             return isinstance(error, OperationalError) or error.connection_invalidated
         return _sqlite_code(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"))
 
-    def _explanation(self, error: DBAPIError) -> str:
+    def _explanation(self, error: DBAPIError, engine: sa.Engine) -> str:
         said = " ".join(str(error.orig).split())
         if self._password:
             said = said.replace(self._password, "***")
@@ -221,10 +221,11 @@ class Database:
             return f"PostgreSQL at {self.shown} {verb}: {said}"
         code = _sqlite_code(error)
         if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+            if engine is self._writer:
+                return f"cannot write the store {self.shown}: make the file and its folder writable"
             return (
-                f"the store {self.shown} cannot be opened for writing, which reading it takes too "
-                "(SQLite keeps files beside it): make the file and its folder writable, or copy it "
-                "to a folder of yours"
+                f"cannot read the store {self.shown}, as SQLite keeps files beside it and may not "
+                "write there: make its folder writable, or copy the store to a folder of yours"
             )
         if code.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
             return (
