@@ -7,7 +7,7 @@
 The errors are data, in mutants.toml. Each is planted in a copy of the tree, never in the checkout,
 and the tests that it names are run there: one that fails has killed it. What is known is kept in
 .mutants.json and is found out again when a file that it rests on has changed, so the same command
-goes on where it stopped. First the tests are run without any error, as they have to pass.
+goes on where it stopped. The tests are also run without any error, as they have to pass then.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def copy_tree(to: Path) -> None:
         shutil.copy(ROOT / name, to / name)
 
 
-def run_tests(tree: Path, tests: Sequence[str]) -> tuple[bool, str]:
+def run_tests(
+    tree: Path, tests: Sequence[str], seconds: float | None = SECONDS
+) -> tuple[bool, str]:
     """Whether the tests pass in a tree, and the end of what they print."""
     paths = [str(tree / "tests" / test) for test in tests]
     command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths]
@@ -107,10 +109,10 @@ def run_tests(tree: Path, tests: Sequence[str]) -> tuple[bool, str]:
             env=os.environ | one_thread,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        return False, f"no end within {SECONDS} s"
+        return False, f"no end within {seconds} s"
     if done.returncode not in (0, 1, 2):  # 2: what is tested cannot even be imported
         raise SystemExit(f"{' '.join(tests)}: pytest said {done.stdout[-800:]}{done.stderr[-800:]}")
     lines = done.stdout.strip().splitlines() or [""]
@@ -145,7 +147,6 @@ def main() -> int:
         for job in range(options.jobs):
             copy_tree(Path(folder, str(job)))
             trees.put(Path(folder, str(job)))
-        check_sound(left, trees)
 
         def answer(mutant: Mutant) -> tuple[Mutant, str, float]:
             began, tree = time.monotonic(), trees.get()
@@ -155,26 +156,31 @@ def main() -> int:
                 trees.put(tree)
 
         with ThreadPoolExecutor(options.jobs) as pool:
+            sound = pool.submit(check_sound, left, trees)
             for done, (mutant, found, seconds) in enumerate(pool.map(answer, left), start=1):
                 known[keys[mutant.title]] = found
                 KNOWN.write_text(json.dumps(known, indent=0))
                 print(f"{done}/{len(left)} {found:<9}{seconds:4.0f} s  {mutant.title}", flush=True)
+            if said := sound.result():
+                KNOWN.unlink(missing_ok=True)
+                raise SystemExit(f"the tests fail without any error planted: {said}")
     return summary(mutants, {m.title: known[keys[m.title]] for m in mutants})
 
 
-def check_sound(mutants: Sequence[Mutant], trees: SimpleQueue[Path]) -> None:
-    """Raise unless the tests pass without any error: else they would kill everything."""
+def check_sound(mutants: Sequence[Mutant], trees: SimpleQueue[Path]) -> str:
+    """Which of the tests fail without any error: such would kill everything."""
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     whole = {test for test in tests if "::" not in test}
     tests = [test for test in tests if test in whole or test.partition("::")[0] not in whole]
     if not tests:
-        return
-    print(f"{len(mutants)} to try; first their tests without any", flush=True)
+        return ""
+    print(f"{len(mutants)} to try, and their tests without any", flush=True)
     tree = trees.get()
-    passed, said = run_tests(tree, tests)
-    trees.put(tree)
-    if not passed:
-        raise SystemExit(f"the tests fail without any error planted: {said}")
+    try:
+        passed, said = run_tests(tree, tests, None)
+    finally:
+        trees.put(tree)
+    return "" if passed else said
 
 
 def summary(mutants: Sequence[Mutant], found: dict[str, str]) -> int:

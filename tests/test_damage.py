@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import error_of
+from studies import write_tokens
 
 from completedp.cli.main import main
 from completedp.cli.shared import VERBS
@@ -22,6 +23,7 @@ from completedp.evidence.plots import search_svg
 from completedp.evidence.run import gradcheck
 from completedp.lm.corpora import fingerprint
 from completedp.lm.tokenizer import BPETokenizer
+from completedp.lm.tokens import Manifest
 from completedp.studies import ray_workers
 from completedp.studies.engines import Proposal
 from completedp.studies.export import export_optuna
@@ -75,6 +77,7 @@ def path(tmp_path: Path) -> Path:
         ("status", b"\xff"),
         ("sequence", "x"),
         ("finished_at", "x"),
+        ("started_at", 1e308),
         ("worker", b"\xff"),
         ("lease_until", "x"),
         ("attempt", 1.5),
@@ -89,6 +92,32 @@ def test_a_damaged_trial_is_one_line(path: Path, column: str, value: Any) -> Non
         message = error_of(store.study("tune").trials)
     assert f"its {column} is" in message
     assert "restore the store" in message
+
+
+def test_a_finished_trial_without_a_loss_is_one_line(path: Path) -> None:
+    """What an engine is told has a loss and a status."""
+    for column in ("loss", "status"):
+        with sqlite3.connect(path) as file:
+            file.execute(f"UPDATE completedp_trials SET {column} = NULL WHERE number = 0")
+        file.close()
+        with Store(str(path), create=False) as store:
+            assert f"its {column} is None" in error_of(store.study("tune").finished_since, 0)
+        with sqlite3.connect(path) as file:
+            file.execute(f"UPDATE completedp_trials SET {column} = 1 WHERE number = 0")
+        file.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("file", "a" * 5000), ("file", "\ud800"), ("sha256", "\ud800")]
+)
+def test_a_shard_of_an_impossible_name_is_one_line(tmp_path: Path, key: str, value: str) -> None:
+    """A name that no file can have, or a digest that is none, is a fault of the manifest."""
+    folder = write_tokens(tmp_path)
+    manifest = Path(folder, "manifest.json")
+    data = json.loads(manifest.read_text())
+    data["splits"]["train"]["shards"][0][key] = value
+    manifest.write_text(json.dumps(data))
+    assert "prepare again" in error_of(Manifest.load, folder)
 
 
 def test_a_damaged_trial_is_not_taken_over(path: Path) -> None:

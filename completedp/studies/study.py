@@ -336,6 +336,10 @@ class Study:
     def finished_since(self, sequence: int, *, curves: bool = False) -> list[Finished]:
         """The finished trials from `sequence` on, in the order of finishing."""
         rows = self._rows(Finished, curves, TRIALS.c.sequence >= sequence, TRIALS.c.sequence)
+        for row in rows:
+            for name in ("loss", "status"):
+                if row[name] is None:
+                    raise self._damaged_trial(row, name)
         return [Finished(**row) for row in rows]
 
     def trials(self, *, curves: bool = True) -> list[TrialRow]:
@@ -364,12 +368,15 @@ class Study:
             try:
                 values[name] = _COLUMNS[name](row[name])
             except (ValueError, TypeError, RecursionError):
-                raise CompletedpError(
-                    f"trial {row['number']!r:.20} of study {self.name!r} in {self._database.shown} "
-                    f"is damaged, its {name} is {row[name]!r:.40}: restore the store from a copy, "
-                    "or start the study in a new one"
-                ) from None
+                raise self._damaged_trial(row, name) from None
         return values
+
+    def _damaged_trial(self, row: Mapping[Any, Any], name: str) -> CompletedpError:
+        return CompletedpError(
+            f"trial {row['number']!r:.20} of study {self.name!r} in {self._database.shown} is "
+            f"damaged, its {name} is {row[name]!r:.40}: restore the store from a copy, or start "
+            "the study in a new one"
+        )
 
     def counts(self) -> dict[str, int]:
         """How many trials: the budget; running, and expired among them; finished, and of these
@@ -473,11 +480,20 @@ def _only(*types: type) -> Callable[[Any], Any]:
 
 
 _MAYBE = type(None)
+
+
+def _time(value: Any) -> float | None:
+    """Seconds since 1970, of which a calendar knows no more than some; None is checked by SQL."""
+    if value is not None and not (isinstance(value, float | int) and abs(value) < 1e11):
+        raise TypeError
+    return value
+
+
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("number", "attempt", "seed", "site"), _only(int)),
     **dict.fromkeys(("sequence", "steps"), _only(int, _MAYBE)),
-    **dict.fromkeys(("lease_until", "started_at"), _only(float, int)),
-    **dict.fromkeys(("finished_at", "loss"), _only(float, int, _MAYBE)),
+    **dict.fromkeys(("lease_until", "started_at", "finished_at"), _time),
+    "loss": _only(float, int, _MAYBE),
     **dict.fromkeys(("state", "worker"), _only(str)),
     "status": _only(str, _MAYBE),
     "point": _vector,
