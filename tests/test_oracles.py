@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from studies import write_tokens
 from torch import nn
 
+from completedp.apply.plan import make_plan
 from completedp.evidence.coordcheck import coordinate_rows, expected_slope
 from completedp.evidence.gradcheck import gradient_rows
 from completedp.evidence.rows import verdict
@@ -82,6 +83,18 @@ def test_the_mlp_is_the_exact_gelu() -> None:
     bent = [[v * 0.5 * (1.0 + math.erf(v / math.sqrt(2.0))) for v in row] for row in inner]
     expected = torch.tensor(bent, dtype=torch.float64) @ mlp.down.weight.T
     torch.testing.assert_close(mlp(x), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_vectors_start_at_their_constants() -> None:
+    """Gains start at 1 and biases at 0."""
+    shape = Shape(head_dim=8, bias=True, output_bias=True)
+    config = ReferenceModel(vocab=11, shape=shape).config(BASE)
+    recipe = Recipe.for_model(meta_model(config), BASE, lr=2.0**-7)
+    model = Transformer(config)
+    make_plan(model, recipe, BASE).initialise(0)
+    found = {name: p for name, p in model.named_parameters() if p.dim() == 1}
+    assert {p.unique().item() for name, p in found.items() if name.endswith("bias")} == {0.0}
+    assert {p.unique().item() for name, p in found.items() if name.endswith("weight")} == {1.0}
 
 
 @pytest.mark.parametrize(
