@@ -329,7 +329,7 @@ def checkpoints(folder: Path) -> Case:
             path.write_bytes(damaged_bytes(rng, good))
         elif what < 0.75:  # whole, and what goes along is not
             text = damaged_text(rng, extra).decode("utf-8", "replace")
-            step = str(odd(rng))[:5000].encode("utf-8", "replace").decode()
+            step = str(rng.choice(ODD))[:5000].encode("utf-8", "replace").decode()
             path.unlink(missing_ok=True)
             save_file(tensors, path, {"step": rng.choice(["7", step]), "extra": text})
         else:
@@ -355,7 +355,8 @@ def commands(folder: Path) -> Case:
     from completedp.studies.store import Store
     from completedp.theory.recipe import Recipe
 
-    for path in sorted((PACKAGE / "completedp").rglob("*.py")):  # not to be cut off in the middle
+    modules = sorted((PACKAGE / "completedp").rglob("[!_]*.py"))
+    for path in modules:  # not to be cut off in the middle
         with contextlib.suppress(ImportError):
             import_module(".".join(path.relative_to(PACKAGE).with_suffix("").parts))
     os.chdir(folder)
