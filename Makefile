@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check docs clean
+.PHONY: quickstart test check docs mutants fuzz clean
 
 quickstart: .venv/ready
 	$(BIN)/completedp quickstart
@@ -23,6 +23,16 @@ docs: .venv/ready
 	$(BIN)/python scripts/import_graph.py
 	$(BIN)/python scripts/figures_table.py
 
+# Single errors planted in a copy of the core, and whether the tests see them.
+mutants: .venv/ready
+	$(BIN)/python scripts/mutants.py
+
+# Damaged files and odd command lines: make fuzz COUNT=100000 SEED=7.
+COUNT ?= 10000
+SEED ?= 0
+fuzz: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/fuzz.py all --count $(COUNT) --seed $(SEED)
+
 .venv/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		(echo "completedp needs Python 3.11 or newer: make PYTHON=python3.11 ..." && exit 1)
@@ -34,4 +44,4 @@ docs: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache .mutants.json

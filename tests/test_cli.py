@@ -72,7 +72,7 @@ def test_rules_page_is_the_table() -> None:
 WITH_PARTS = {
     "bench": (("slots",), ("optimizer",)),
     "recipe": (("show",), ("compare",), ("list",)),
-    "search": (("start",), ("worker",), ("ray",), ("status",), ("best",)),
+    "search": (("start",), ("worker",), ("ray",), ("status",), ("release",), ("best",)),
 }
 
 

@@ -268,6 +268,20 @@ def test_a_folded_post_norm_model_is_a_plain_checkpoint(tmp_path: Path) -> None:
     assert not hooked(found)
 
 
+def test_each_branch_has_its_own_hook() -> None:
+    """Branches that are tuned apart have factors of their own, in the attention's norm and the
+    MLP's."""
+    recipe = cdp.Recipe.for_model(PostNormModel(64, 2), scale(), lr=2**-7)
+    tuned = replace(recipe.hyperparameters, log2={"residual/type/attn": 2.0})
+    recipe = replace(recipe, hyperparameters=tuned)
+    found = plan(PostNormModel(64, 4), recipe, scale(depth=4), multipliers="hook")
+    factors = {path: factor for path, factor in hooked(found).items() if "layers.0." in path}
+    assert factors == {
+        "layers.0.post_attention_layernorm": 2.0,
+        "layers.0.post_feedforward_layernorm": 0.5,
+    }
+
+
 def test_norms_without_gains_before_a_branch_are_not_at_its_end() -> None:
     """OLMo's norms have no tensors and are called as Llama's: its branches are folded."""
     pytest.importorskip("transformers")

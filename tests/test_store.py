@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from version_1 import write_store
 
 from completedp.common.errors import CompletedpError
 from completedp.studies import database
+from completedp.studies.config import LONGEST_LEASE_SECONDS
 from completedp.studies.engines import Proposal
 from completedp.studies.store import Claim, Store, Study
 from completedp.studies.study import IMPOSSIBLE
@@ -401,6 +403,91 @@ def test_a_store_of_version_1_goes_on(url: str) -> None:
         assert again.point.tolist() == [1.0] * 3
         assert finish(study, again)
         assert [claim(study).site for _ in range(4)] == [propose(n).site for n in range(2, 6)]
+
+
+def test_a_lease_of_a_clock_that_was_ahead_does_not_hold(tmp_path: Path) -> None:
+    """A lease that ends later than any can is over: its worker's clock was ahead."""
+    clock = Clock()
+    with Store(str(tmp_path / "store.db"), clock=clock) as store:
+        study = store.create_study("tune", SPEC)
+        clock.now += 7200.0
+        ahead = claim(study, 60.0)
+        clock.now -= 7200.0
+        assert study.counts()["expired"] == 1
+        assert study.workers() == {}
+        assert claim(study, new=False).number == ahead.number
+        assert not finish(study, ahead)
+
+
+def test_no_lease_is_longer_than_the_longest(tmp_path: Path) -> None:
+    """Whatever a worker asks for, it is free after ten minutes of silence."""
+    clock = Clock()
+    with Store(str(tmp_path / "store.db"), clock=clock) as store:
+        study = store.create_study("tune", SPEC)
+        held = claim(study, 1e9)
+        study.extend([held], lease_seconds=1e9)
+        clock.now += LONGEST_LEASE_SECONDS - 1
+        assert study.claim("w", lambda number: None, lease_seconds=LONG) is None
+        clock.now += 1
+        assert claim(study, new=False).number == held.number
+
+
+def test_trials_can_be_taken_back(study: Study) -> None:
+    """Of a worker, by number or all: they are next, with the attempt counted, and are late."""
+    claims = [claim(study, worker=name) for name in ("dead", "dead", "alive", "stuck")]
+    assert study.workers() == {"dead": 2, "alive": 1, "stuck": 1}
+    assert study.take_back(worker="nobody") == []
+    assert study.take_back(worker="dead") == [0, 1]
+    assert study.take_back(worker="dead") == []  # once
+    assert study.take_back(numbers=[3, 5]) == [3]
+    assert study.workers() == {"alive": 1}
+    assert study.extend(claims, lease_seconds=LONG) == [claims[0], claims[1], claims[3]]
+    again = claim(study, new=False)
+    assert (again.number, again.attempt) == (0, 2)
+    assert not finish(study, claims[0])
+    assert finish(study, claims[1])  # nobody had taken it over
+    assert study.take_back() == [0, 2]
+    assert study.counts()["finished"] == 1
+
+
+def test_a_study_that_is_deleted_is_one_line(study: Study, store: Store) -> None:
+    """Whoever works on it is told, in every way to ask."""
+    held = claim(study)
+    with store._database._writer.begin() as connection:
+        for table in ("completedp_trials", "completedp_studies"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+    for ask in (
+        lambda: claim(study),
+        study.counts,
+        study.take_back,
+        lambda: study.set_budget(9),
+    ):
+        assert "is no longer in" in error_of(ask)
+    assert not finish(study, held)
+
+
+def test_a_database_that_is_gone_is_told_of_and_left_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A wait is said while it lasts, and is as long as the patience for it, once."""
+    monkeypatch.setattr(database, "_SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(database, "_LOCK_TIMEOUT_SECONDS", 0.01)
+    path = tmp_path / "store.db"
+    with Store(str(path)) as store:
+        study = store.create_study("tune", SPEC)
+        held = claim(study)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        message = error_of(study.release, held, patience=0.3)
+        assert "locked" in message
+        assert "locked" in error_of(study.extend, [held], lease_seconds=LONG, patience=0.0)
+        assert time.monotonic() - began < 5.0
+        said = capfd.readouterr().err.splitlines()
+        assert len(said) == 1
+        assert "trying again for" in said[0]
+        other.execute("ROLLBACK")
+        other.close()
 
 
 def test_a_lease_runs_out_on_time(tmp_path: Path) -> None:

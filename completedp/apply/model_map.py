@@ -43,6 +43,14 @@ class TensorInfo:
     """The row of an embedding that stays at 0."""
 
     @property
+    def last_map(self) -> str | None:
+        """The branch that it is the last linear map of; `output` for the logits."""
+        if self.type in ("unembedding", "output_bias"):
+            return "output"
+        kind = self.type.removesuffix("_bias")
+        return kind.removesuffix("_out") if kind in ("attn_out", "mlp_out") else None
+
+    @property
     def embeds_tokens(self) -> bool:
         """Whether it is the token embedding, tied or not."""
         return self.type in ("embedding", "tied_embedding")

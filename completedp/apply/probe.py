@@ -267,7 +267,7 @@ class _Subject:
                 hooks[self.map.last_norms[layer, branch]] = factor
                 continue
             for name, tensor in self.tensors(layer):
-                if tensor.ends == branch:
+                if tensor.last_map == branch:
                     changed[name] = (self.values[name] * factor).detach().requires_grad_()
         return {"changed": changed, "hooks": hooks}
 
@@ -308,7 +308,7 @@ def _branch_fault(subject: _Subject, layer: int) -> str | None:
     """Twice the tensors that end a branch must add twice as much."""
     x = subject.stream(layer)
     for branch in BRANCHES:
-        if not any(t.ends == branch for _, t in subject.tensors(layer)):
+        if not any(t.last_map == branch for _, t in subject.tensors(layer)):
             continue
         others = dict.fromkeys(BRANCHES, 0.0)
         added = [
@@ -345,7 +345,7 @@ def _fan_faults(subject: _Subject, layer: int) -> Iterator[str]:
         for name, tensor in sides:
             side = _silent_side(gradients.get(name), mute)
             if side is not None and tensor.width != (real := _fan_in(tensor, side, routed)):
-                does = "writes" if tensor.ends else "reads"
+                does = "writes" if tensor.last_map else "reads"
                 yield (
                     f"{tensor.name} {list(tensor.shape)} {does} the stream along its dimension "
                     f"{side}, so its fan-in is {real} and not {tensor.width}"
@@ -373,9 +373,9 @@ def _fan_in(tensor: TensorInfo, side: int, routed: bool) -> int:
     chooses, and weighs what each of them gives.
     """
     stream = tensor.shape[side]
-    if tensor.ends is None:
+    if tensor.last_map is None:
         return stream
-    experts = tensor.ends == "mlp" and routed and len(tensor.shape) == 3 and side != 0
+    experts = tensor.last_map == "mlp" and routed and len(tensor.shape) == 3 and side != 0
     return math.prod(tensor.shape) // stream // (tensor.shape[0] if experts else 1)
 
 
@@ -426,7 +426,7 @@ def _constants(subject: _Subject) -> Iterator[tuple[str, float]]:
 
 def _added(subject: _Subject, branch: str) -> tuple[Tensor | None, Tensor | None]:
     """What the module at the end of the first block's branch gives, and what is added of it."""
-    named = (t.name for _, t in subject.tensors(1) if t.ends == branch)
+    named = (t.name for _, t in subject.tensors(1) if t.last_map == branch)
     last = {subject.map.last_norms.get((1, branch), name.rpartition(".")[0]) for name in named}
     if len(last) != 1:
         return None, None
@@ -494,8 +494,8 @@ def _ends(subject: _Subject, layer: int, branch: str | None = None) -> str:
     """The names of what was taken for branches' ends."""
     norms = subject.map.last_norms
     names = [
-        norms.get((layer, tensor.ends or ""), tensor.name)
+        norms.get((layer, tensor.last_map or ""), tensor.name)
         for _, tensor in subject.tensors(layer)
-        if tensor.ends in ((branch,) if branch else BRANCHES)
+        if tensor.last_map in ((branch,) if branch else BRANCHES)
     ]
     return ", ".join(dict.fromkeys(names)) or "none"

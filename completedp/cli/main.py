@@ -7,6 +7,7 @@ can mend is one line on standard error and exit code 2; a check that fails exits
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -18,6 +19,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, subcommand
 
 from completedp.cli.shared import VERBS, Verb
+from completedp.common.checks import printable
 from completedp.common.errors import CompletedpError
 
 # The verbs, in the order in which help lists them: a new one is a file and a line here.
@@ -48,6 +50,9 @@ def main() -> None:
     # machine that makes torch 10 to 20 times slower; a short spin costs nothing when alone.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     warnings.formatwarning = lambda message, *_, **__: f"completedp: {message}\n"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what it has no letters for is spelt out
+            stream.reconfigure(errors="backslashreplace")
     verb: Verb | None = None
     try:
         verb = _parse(sys.argv[1:])
@@ -55,18 +60,18 @@ def main() -> None:
     except CompletedpError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        resumes = verb is not None and verb.resumes
+        resumes = verb is not None and verb.goes_on()
         again = ": the same command goes on where it stopped" if resumes else ""
         print(f"completedp: interrupted{again}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
-        where = f" {error.filename!r}" if error.filename else ""
-        _fail(f"{error.strerror or error}{where}")
+        _fail(_os_line(error))
     except (RuntimeError, MemoryError) as error:
         # torch's own words for it, on CPU and GPU; any other such error is a fault of ours.
-        if not re.search("out of memory|can't allocate memory", str(error)):
+        words = "out of memory|can't allocate memory"
+        if not isinstance(error, MemoryError) and not re.search(words, str(error)):
             raise
         _fail("out of memory: take a smaller --micro-batch, --width, --depth or --vocab")
 
@@ -79,9 +84,9 @@ def parse_count(text: str) -> int:
         value = int(digits) * factor if re.fullmatch(r"[+-]?[\d_]+", digits) else None
         value = float(digits) * factor if value is None else value
     except ValueError:
-        raise ValueError(f"{text!r} is not a whole number (65536, 1e9, 16M)") from None
+        raise ValueError(f"{text!r:.40} is not a whole number (65536, 1e9, 16M)") from None
     if value != value or value in (float("inf"), float("-inf")) or value != int(value):
-        raise ValueError(f"{text!r} is not a whole number (65536, 1e9, 16M)")
+        raise ValueError(f"{text!r:.40} is not a whole number (65536, 1e9, 16M)")
     return int(value)
 
 
@@ -127,17 +132,31 @@ def _parse(arguments: list[str]) -> Verb:
 
 def _one_line(box: str) -> str:
     """What a boxed message of tyro's says before its first rule, without its title."""
-    lines = [line.strip(" │╭╮╰╯") for line in box.splitlines()[1:]]
+    lines = [line.strip(" │╭╮╰╯|+") for line in box.splitlines()[1:]]
     body: list[str] = []
     for line in lines:
-        if line and set(line) <= {"─"}:
-            break
+        if line and set(line) <= {"─", "-"}:  # a plain dash where the terminal has no lines
+            if body:
+                break
+            continue
         body.append(line)
     text = " ".join(filter(None, body))
     text = re.sub(r"^Error parsing (\w+Verb|action): ", "", text)
     return re.sub(r"no type matching .* could be instantiated .*<class '\w+'>: ", "", text)
 
 
+def _os_line(error: OSError) -> str:
+    """What the system says of a file, and what to do about it."""
+    what = f"{error.strerror or error}{f' {error.filename!r}' if error.filename else ''}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{what}: make room on the disk and run the same command again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{what}: choose a place that you may write to, or change its permissions"
+    if error.errno == errno.EMFILE:
+        return f"{what}: raise the limit with `ulimit -n 4096`"
+    return what
+
+
 def _fail(message: str) -> NoReturn:
-    print(f"completedp: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"completedp: error: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""The verbs of `completedp search`: start, worker, ray, status, best, export."""
+"""The verbs of `completedp search`: start, worker, ray, status, release, best, export."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _SQLITE = b"SQLite format 3\0"
 class StartVerb(StudyConfig, WorkerConfig):
     """Create a study and work on it here; the same command goes on where it stopped."""
 
+    resumes: ClassVar[bool] = True
     store: str = "search.db"
     """A SQLite file, or a postgresql:// URL that several machines share."""
     study: str = "search"
@@ -66,6 +67,7 @@ class Place:
 class WorkerVerb(Place, WorkerConfig, Sources):
     """Join a study from any machine that has its data and reaches its store."""
 
+    resumes: ClassVar[bool] = True
     json: bool = False
     """Print how it stands at the end as JSON."""
 
@@ -90,6 +92,7 @@ class RayVerb(Place, WorkerConfig, Sources):
     Data and modules must be under the same paths on every node.
     """
 
+    resumes: ClassVar[bool] = True
     workers: int
     """How many; each takes a GPU if the cluster has any, else a CPU."""
     address: str | None = None
@@ -137,6 +140,7 @@ class RayVerb(Place, WorkerConfig, Sources):
 class StatusVerb(Place):
     """How a study stands: trials, rate, best, radius, diverged, who is at work."""
 
+    resumes: ClassVar[bool] = False
     watch: bool = False
     """Look again every two seconds, until it is finished."""
     json: bool = False
@@ -162,9 +166,50 @@ class StatusVerb(Place):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReleaseVerb(Place):
+    """Take trials from a worker that is dead or stuck, so that others run them at once.
+
+    Without this they come back when the worker's leases run out. Should it live after all, what it
+    finishes first counts, and what another has taken over by then does not.
+    """
+
+    resumes: ClassVar[bool] = False
+    worker: str | None = None
+    """Whose, by the name that `search status` shows."""
+    trials: tuple[int, ...] = ()
+    """Which, by their numbers."""
+    everyone: bool = False
+    """All that are running."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> int:
+        """Give them back and say which."""
+        from completedp.studies.store import Store
+
+        if (self.worker is not None) + bool(self.trials) + self.everyone > 1:
+            raise CompletedpError("give one of --worker, --trials and --everyone")
+        with Store(self.store, create=False) as store:
+            study = store.study(self.study)
+            if self.worker is None and not self.trials and not self.everyone:
+                raise CompletedpError(f"whose trials? {_choice(study.workers())}")
+            numbers = list(self.trials) or None
+            released = study.take_back(worker=self.worker, numbers=numbers)
+            if not released and not self.everyone:
+                whose = f"{self.worker!r}" if self.worker else f"trials {numbers}"
+                raise CompletedpError(f"nothing of {whose} is running: {_choice(study.workers())}")
+        if self.json:
+            print_json({"released": released})
+        else:
+            print(f"given back: {', '.join(map(str, released)) or 'none, as none is running'}")
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class BestVerb(Place, WorkerConfig, Sources):
     """Measure what a study recommends on fresh seeds, against its start, and write the recipe."""
 
+    resumes: ClassVar[bool] = True
     out: str
     """Recipe file to write."""
     rungs: tuple[str, ...] = ()
@@ -204,6 +249,7 @@ class BestVerb(Place, WorkerConfig, Sources):
 class ExportVerb(Place):
     """All trials as CSV, or as an Optuna study for its dashboard."""
 
+    resumes: ClassVar[bool] = False
     out: Positional[str]
     """trials.csv, or an Optuna storage such as sqlite:///optuna.db."""
 
@@ -228,6 +274,7 @@ Action = (
     | Annotated[WorkerVerb, subcommand("worker", description=WorkerVerb.__doc__)]
     | Annotated[RayVerb, subcommand("ray", description=RayVerb.__doc__)]
     | Annotated[StatusVerb, subcommand("status", description=StatusVerb.__doc__)]
+    | Annotated[ReleaseVerb, subcommand("release", description=ReleaseVerb.__doc__)]
     | Annotated[BestVerb, subcommand("best", description=BestVerb.__doc__)]
     | Annotated[ExportVerb, subcommand("export", description=ExportVerb.__doc__)]
 )
@@ -236,14 +283,26 @@ Action = (
 @register("search")
 @dataclass(frozen=True, kw_only=True)
 class SearchVerb(Verb):
-    """Find per-module hyperparameters: start, worker, ray, status, best, export."""
+    """Find per-module hyperparameters: start, worker, ray, status, release, best, export."""
 
     resumes: ClassVar[bool] = True
     action: OmitSubcommandPrefixes[Action]
 
+    def goes_on(self) -> bool:
+        """Whether the part that was chosen does."""
+        return self.action.resumes
+
     def run(self) -> int:
         """Do what was chosen."""
         return self.action.run()
+
+
+def _choice(workers: dict[str, int]) -> str:
+    """What `release` may be given."""
+    if not workers:
+        return "nobody has trials in hand"
+    named = ", ".join(f"{name} ({count})" for name, count in workers.items())
+    return f"give --worker, of {named}; or --trials, or --everyone"
 
 
 def _writable(out: str) -> Path:

@@ -20,6 +20,10 @@ class Verb(ABC):
     resumes: ClassVar[bool] = False
     """Whether the same command, when it was interrupted, goes on where it stopped."""
 
+    def goes_on(self) -> bool:
+        """The same, of this command."""
+        return self.resumes
+
     @abstractmethod
     def run(self) -> int:
         """Do it, print, and give the exit code."""

@@ -26,6 +26,15 @@ def check_number(
         raise CompletedpError(f"{name} = {value!r:.40} must be {wanted}")
 
 
+def printable(text: str) -> str:
+    """A text from a file or a database for a terminal: codes that would steer it are spelt out.
+
+    >>> printable("a" + chr(27) + "[31mb")
+    'a\\\\x1b[31mb'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def check_path(name: str, value: str) -> None:
     """Raise on an empty path, which would mean the working folder."""
     if not value.strip():

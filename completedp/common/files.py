@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import tempfile
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from completedp.common.errors import CompletedpError
+
+_TEMPORARY = ".part"
+"""How names of files end that are being written."""
 
 
 def parse_json(text: str) -> Any:
@@ -54,15 +62,69 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
     """The same, of bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
+    with temporary_beside(path) as temporary:
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        temporary.replace(path)
+
+
+@contextmanager
+def temporary_beside(path: Path, *, folder: bool = False) -> Iterator[Path]:
+    """A new file, or folder, beside `path` for the caller to rename to it; else it is removed.
+
+    It is locked for as long as it is ours. So one that nobody holds was left by a kill, and the
+    next one for the same path clears it away.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_left(path.parent, path.name)
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+        if folder:
+            temporary.mkdir()
+        else:
+            temporary.touch(mode=0o644, exist_ok=False)
+        with _opened(temporary) as handle:
+            _is_ours(handle)
+            if not temporary.exists():  # cleared away by another process before it was locked
+                continue
+            try:
+                yield temporary
+            finally:
+                _remove(temporary)
+            return
+
+
+def clear_left(folder: Path, name: str | None = None) -> None:
+    """Remove what killed processes left in a folder: of one file, or of all that are in it."""
+    pattern = f".{escape(name)}.*{_TEMPORARY}" if name else f".*{_TEMPORARY}"
+    for left in folder.glob(pattern):
+        with suppress(OSError), _opened(left) as handle:  # another may clear it at the same time
+            if _is_ours(handle):
+                _remove(left)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _is_ours(handle: int) -> bool:
+    """Lock an open file or folder; False where another holds it, or its disk knows no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
@@ -60,6 +61,12 @@ class Reporter:
     def __exit__(self, *_: Any) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def say(line: str) -> None:
+    """A line on standard error that cannot wait for the end; if nobody reads it, that is all."""
+    with suppress(OSError, ValueError):
+        print(f"completedp: {line}", file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:

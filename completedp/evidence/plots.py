@@ -94,8 +94,9 @@ def search_svg(studies: Mapping[str, Sequence[Any]]) -> str:
         panel.set_title(f"{name}, {len(rows)} trials", fontsize=10)
         panel.set_xlabel("trial, as they finished")
         panel.grid(alpha=0.3)
-        shown += [losses[0], *sorted(losses)[: math.ceil(0.9 * len(losses))]]  # not the worst
-    panels[0][0].set_ylim(min(shown) - 0.02, max(shown) + 0.05)
+        shown += losses[:1] + sorted(losses)[: math.ceil(0.9 * len(losses))]  # not the worst
+    if shown:  # else none trained to its end
+        panels[0][0].set_ylim(min(shown) - 0.02, max(shown) + 0.05)
     panels[0][0].set_ylabel("validation loss")
     return svg_text(figure)
 
@@ -227,7 +228,8 @@ def _panel(panel: Any, rows: list[Row], sizes: Sequence[int]) -> None:
             label=f"{row.what} {row.slope:+.2f}{' FAIL' if failed else ''}",
         )
     panel.set_xscale("log", base=2)
-    panel.set_yscale("log", base=2)
+    if any(0 < value < math.inf for row in rows for value in row.values):  # else all diverged
+        panel.set_yscale("log", base=2)
     panel.set_xticks(sizes, [str(size) for size in sizes])
     panel.grid(alpha=0.3)
     panel.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

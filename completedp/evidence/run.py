@@ -86,6 +86,11 @@ def run_check(
     name: str, check: Check, out: str | Path | None = None, *, quiet: bool = False
 ) -> CheckResult:
     """`coordcheck` or `gradcheck`; with `out`, NAME.json and NAME.svg go there."""
+    if name == GRADCHECK and check.steps < 2:
+        raise CompletedpError(
+            f"steps = {check.steps} leaves no gradient to measure, which is done over the later "
+            "half of the steps: take 2 or more"
+        )
     if out is not None:  # before minutes of measuring, not after
         require_matplotlib()
         Path(out).mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,7 @@ def fingerprint(source: str) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for path in _files(source):
         name = path.name if path == root else path.relative_to(root).as_posix()
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        digest.update(os.fsencode(f"{name}\0{path.stat().st_size}\0"))  # names may not be UTF-8
     return digest.hexdigest()
 
 

@@ -96,6 +96,14 @@ class BPETokenizer:
 
     def __init__(self, tokenizer: "tokenizers.Tokenizer", origin: str) -> None:
         """`origin` names the tokenizer in errors; `train` and `load` are the usual ways in."""
+        # The largest id, not the count: ids may have holes and the model is indexed by id. Asked
+        # first, as the package makes room for all of them.
+        self.vocab: int = max(tokenizer.get_vocab().values(), default=0) + 1
+        if self.vocab > _LARGEST_BPE:
+            raise CompletedpError(
+                f"the tokenizer {origin} has a token of id {self.vocab - 1}, and a model has a row "
+                f"for every id below: number its tokens from 0 on (at most {_LARGEST_BPE})"
+            )
         eot = tokenizer.token_to_id(END_OF_TEXT)
         if eot is None:
             raise CompletedpError(
@@ -113,8 +121,6 @@ class BPETokenizer:
         self._tokenizer = tokenizer
         self.eot: int = eot
         self._check_keeps_text(origin)
-        # The largest id, not the count: ids may have holes and the model is indexed by id.
-        self.vocab: int = max(tokenizer.get_vocab().values()) + 1
         digest = hashlib.sha256(tokenizer.to_str().encode("utf-8")).hexdigest()
         self.name: str = f"bpe{self.vocab}-{digest[:8]}"
 

@@ -6,8 +6,7 @@ how it was asked for. `prepare` writes one; batches.py reads it.
 """
 
 import hashlib
-import secrets
-import shutil
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, is_dataclass
@@ -17,7 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from completedp.common.errors import CompletedpError, DataWarning
-from completedp.common.files import json_text, parse_json
+from completedp.common.files import json_text, parse_json, temporary_beside
 from completedp.lm import verified
 from completedp.lm.corpora import END_OF_TEXT, documents, fingerprint
 from completedp.lm.tokenizer import BPETokenizer, Tokenizer
@@ -29,6 +28,8 @@ TOKENIZER = "tokenizer.json"
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _CHUNK_CHARACTERS = 1 << 21  # text tokenised at once: enough to fill the cores, small in memory
 _HASH_RANGE = 1 << 64
+_SHARD_NAME = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +114,23 @@ class Manifest:
             raise CompletedpError(f"{str(path)!r}: unknown dtype {manifest.dtype!r}: prepare again")
         if not 1 <= manifest.vocab <= 2**31 or manifest.schema != SCHEMA:
             raise CompletedpError(f"{str(path)!r} has impossible numbers: prepare again")
-        for split in manifest.splits.values():
+        for name, split in manifest.splits.items():
+            if not _SHARD_NAME.fullmatch(name):
+                raise CompletedpError(
+                    f"{str(path)!r} has a split named {name!r:.60}: prepare again"
+                )
             if split.tokens < 1 or split.bytes < 1 or not split.shards:
                 raise CompletedpError(f"{str(path)!r} has an empty split: prepare again")
             for shard in split.shards:
-                if Path(shard.file).name != shard.file:
+                if not _SHARD_NAME.fullmatch(shard.file):
                     raise CompletedpError(
-                        f"{str(path)!r} names a shard outside its folder, {shard.file!r}"
+                        f"{str(path)!r} names a shard outside its folder, or as none is named: "
+                        f"{shard.file!r:.60}; prepare again"
+                    )
+                if not _SHA256.fullmatch(shard.sha256):
+                    raise CompletedpError(
+                        f"{str(path)!r}: the sha256 of {shard.file!r} is {shard.sha256!r:.60}: "
+                        "prepare again"
                     )
                 _check_shard(folder / shard.file, shard, manifest.dtype)
         if verify:
@@ -207,20 +218,20 @@ def prepare(
         raise CompletedpError(
             f"{str(out)!r} exists and is no token folder: choose another or remove it"
         )
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.mkdir(parents=True)
-        manifest = _write(temporary, request, tokenizer, progress)
-        try:
-            temporary.rename(out)
-        except OSError:  # somebody else finished the same folder first
-            if not (out / MANIFEST).exists():
-                raise
-            manifest = _reuse(out, request)
+        with temporary_beside(out, folder=True) as temporary:
+            manifest = _write(temporary, request, tokenizer, progress)
+            try:
+                temporary.rename(out)
+            except OSError:  # somebody else finished the same folder first
+                if not (out / MANIFEST).exists():
+                    raise
+                manifest = _reuse(out, request)
     except OSError as error:
-        raise CompletedpError(f"cannot write {str(out)!r}: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise CompletedpError(
+            f"cannot write {str(out)!r} ({error.strerror or error}): make room, or choose a folder "
+            "that you may write to"
+        ) from error
     return manifest
 
 

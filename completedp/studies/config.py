@@ -8,6 +8,8 @@ from typing import Any, Literal
 from completedp.common.checks import check_number, check_path
 from completedp.tasks.config import TaskConfig
 
+LONGEST_LEASE_SECONDS = 600.0
+"""No trial is held longer by a worker that is not heard of, whatever the clocks say."""
 REACH = 4.0
 """Octaves that a coordinate may go to either side of the start."""
 SpaceKind = Literal["global", "type", "paper", "kronecker", "full"]
@@ -85,12 +87,12 @@ class WorkerConfig:
     compile: bool = True
     """Compile the program."""
     lease: float = 60.0
-    """Seconds after which a worker that is not heard of is taken for dead."""
+    """Seconds after which a worker that is not heard of is taken for dead; at most 600."""
 
     def __post_init__(self) -> None:
         if self.slots is not None:
             check_number("slots", self.slots, low=1)
-        check_number("lease", self.lease, low=1)
+        check_number("lease", self.lease, low=1, high=LONGEST_LEASE_SECONDS)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

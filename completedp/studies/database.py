@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,16 +27,20 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
+from completedp.common.progress import say
 from completedp.studies.migrations import MIGRATIONS, new_identity
 from completedp.studies.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
 
 PATIENCE_SECONDS = 120.0
 """How long a locked file or a server that restarts is waited for before it is an error."""
+_SILENT_SECONDS = 2.0
+"""A wait that is longer is told of."""
 _LOCK_TIMEOUT_SECONDS = 5.0
 """One wait inside SQLite, where Ctrl-C is not heard; patience is many of them."""
 _IDLE_TIMEOUT = "60s"
 """PostgreSQL ends a transaction whose client went silent: a machine that lost power in the middle
 of a claim must not hold the study's row until TCP gives up."""
+_ONE_SLASH = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?:/?[^/]")
 _CREATION_LOCK = 0x636470
 """PostgreSQL's advisory lock for what has no row to lock yet; any number will do."""
 
@@ -55,6 +60,10 @@ class Database:
         self._password = ""
         if "://" in url:
             parsed = _parsed(url)
+        elif _ONE_SLASH.match(url):  # as a path it would be shown, and its password with it
+            raise CompletedpError(
+                f"the store's URL lacks a slash: write {url.partition(':')[0]}://..."
+            )
         else:
             check_path("store", url)
             parsed = sa.URL.create("sqlite", database=str(Path(url).expanduser()))
@@ -79,10 +88,17 @@ class Database:
             self.close()
             raise
 
-    def run(self, work: Callable[[sa.Connection], T], *, write: bool = False) -> T:
+    def run(
+        self,
+        work: Callable[[sa.Connection], T],
+        *,
+        write: bool = False,
+        patience: float = PATIENCE_SECONDS,
+    ) -> T:
         """What `work` returns, done in one transaction; inside another `run`, in that one.
 
-        `work` is done again when the database was locked or went away meanwhile.
+        `work` is done again when the database was locked or went away meanwhile, for as many
+        seconds as there is `patience`.
         """
         current = getattr(self._open_on_this_thread, "connection", None)
         if current is not None:
@@ -90,7 +106,7 @@ class Database:
         if self._file_now() != self._file:
             raise self._replaced()  # whoever has the old file open would write into nothing
         engine = self._writer if write else self._reader
-        return self._patiently(engine, work, PATIENCE_SECONDS)
+        return self._patiently(engine, work, patience)
 
     def lock_creation(self, connection: sa.Connection) -> None:
         """Let one process at a time create; a SQLite writer is alone already."""
@@ -104,16 +120,19 @@ class Database:
     def _patiently(
         self, engine: sa.Engine, work: Callable[[sa.Connection], T], patience: float
     ) -> T:
-        deadline = time.monotonic() + patience
-        pause = 0.01
+        began, pause, said = time.monotonic(), 0.01, False
         while True:
             try:
                 with engine.begin() as connection, self._marked_open(connection):
                     self._check_identity(connection)
                     return work(connection)
             except DBAPIError as error:
-                if not self._may_pass(error) or time.monotonic() >= deadline:
-                    raise CompletedpError(self._explanation(error)) from error
+                left = began + patience - time.monotonic()
+                if not self._may_pass(error) or left <= 0:
+                    raise CompletedpError(self._explanation(error, engine)) from error
+                if not said and patience - left > _SILENT_SECONDS:
+                    said = True
+                    say(f"{self._explanation(error, engine)} (trying again for {left:.0f} s)")
             time.sleep(pause * random.uniform(0.5, 1.0))  # or all who wait come back together
             pause = min(2 * pause, 1.0)
 
@@ -232,7 +251,7 @@ class Database:
             return isinstance(error, OperationalError) or error.connection_invalidated
         return _sqlite_code(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"))
 
-    def _explanation(self, error: DBAPIError) -> str:
+    def _explanation(self, error: DBAPIError, engine: sa.Engine) -> str:
         said = " ".join(str(error.orig).split())
         if self._password:
             said = said.replace(self._password, "***")
@@ -241,7 +260,19 @@ class Database:
             return f"PostgreSQL at {self.shown} {verb}: {said}"
         code = _sqlite_code(error)
         if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-            return f"cannot write the store {self.shown}: make the file and its folder writable"
+            if engine is self._writer:
+                return f"cannot write the store {self.shown}: make the file and its folder writable"
+            return (
+                f"cannot read the store {self.shown}, as SQLite keeps files beside it and may not "
+                "write there: make its folder writable, or copy the store to a folder of yours"
+            )
+        if code.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
+            return (
+                f"the store {self.shown} cannot be written ({said}): make room on its disk and run "
+                "the same command again; nothing that was stored is lost"
+            )
+        if code.startswith("SQLITE_CORRUPT"):
+            return f"the store {self.shown} is damaged ({said}): restore it from a copy"
         if code.startswith("SQLITE_NOTADB"):
             return f"{self.shown} is not a database: name a store's file, or a new one"
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):

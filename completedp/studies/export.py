@@ -74,9 +74,9 @@ def _optuna_url(storage: str) -> str:
     """The URL without its password; a file that is there must be Optuna's already."""
     try:
         url = sa.make_url(storage)
-    except SQLAlchemyError:
+    except (SQLAlchemyError, ValueError):  # a port that is no number; not shown, for its password
         raise CompletedpError(
-            f"{storage!r} is no URL of a database: give one such as sqlite:///optuna.db"
+            "the Optuna storage is no URL of a database: give one such as sqlite:///optuna.db"
         ) from None
     if url.get_backend_name() == "sqlite":
         if url.database in (None, "", ":memory:"):

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
-from completedp.common.process import held_signals
+from completedp.common.process import answered_signals
 from completedp.studies.config import WorkerConfig
 from completedp.studies.objective import Objective
 from completedp.studies.store import Store, Study
@@ -123,7 +123,10 @@ def _drive(
 ) -> None:
     """Keep so many workers at it until the budget is finished."""
     faults: list[Exception] = []
-    with held_signals() as interrupted:
+    waits_for = (
+        f"stopping when the workers have given their trials back, {_GRACE_SECONDS:.0f} s at most"
+    )
+    with answered_signals(waits_for, hold=True) as interrupted:
         running = [launch() for _ in range(workers)]
         try:
             while True:
@@ -225,7 +228,10 @@ def _refuse_sqlite(store_url: str, nodes: int) -> None:
 def _refuse_shown_password(store_url: str) -> None:
     """Ray shows a driver's command line to all who may look at the cluster."""
     on_command_line = any(store_url in word for word in sys.argv)
-    if on_command_line and not _is_sqlite(store_url) and sa.make_url(store_url).password:
+    if not on_command_line or _is_sqlite(store_url):
+        return
+    url = sa.make_url(store_url)
+    if url.password or any("pass" in key.lower() for key in url.query):
         raise CompletedpError(
             "Ray would show the store's password with the command line: leave it out of the URL "
             "and set PGPASSWORD"

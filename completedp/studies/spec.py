@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from completedp.common.errors import CompletedpError
 from completedp.studies.engines import Bounds
 from completedp.studies.space import Space
 from completedp.theory.recipe import Recipe, rules_from_dict
@@ -79,6 +80,18 @@ class StudySpec:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StudySpec:
         """The inverse of `to_dict`."""
+        try:
+            return cls._from_dict(data)
+        except CompletedpError as error:
+            raise CompletedpError(f"a study's spec is damaged: {error}") from None
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise CompletedpError(
+                f"a study's spec is damaged ({type(error).__name__}: {error!s:.60}): restore the "
+                "store from a copy, or start the study in a new one"
+            ) from None
+
+    @classmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> StudySpec:
         of_space = data["space"]
         bounds = Bounds(**{name: np.array(of_space[name]) for name in ("low", "high", "start")})
         return cls(

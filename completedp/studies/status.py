@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from completedp.common.checks import printable
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.objective import engine_of
 from completedp.studies.spec import StudySpec
@@ -60,7 +60,7 @@ class Status:
                 for number, times in list(self.deadly.items())[:3]
             ),
         ]
-        return "\n".join(filter(None, lines))
+        return printable("\n".join(filter(None, lines)))
 
 
 def status(study: Study) -> Status:
@@ -73,10 +73,6 @@ def status(study: Study) -> Status:
     measured = [r.loss for r in done if r.status == "ok" and r.loss is not None and r.site == 0]
     searched = study.spec["engine"] != CELLS  # the first of a list is any of its trials
     first = next((r.loss for r in done if searched and r.number == 0 and r.status == "ok"), None)
-    workers: dict[str, int] = {}
-    for row in rows:
-        if row.state == "running" and row.lease_until > time.time():
-            workers[row.worker] = workers.get(row.worker, 0) + 1
     return Status(
         name=study.name,
         counts=counts,
@@ -85,7 +81,7 @@ def status(study: Study) -> Status:
         start_loss=first,
         per_minute=60 * rate,
         eta_seconds=left / rate if rate and left else None,
-        workers=workers,
+        workers=study.workers(),
         deadly={
             row.number: row.attempt
             for row in rows

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from completedp.common.errors import CompletedpError
 from completedp.studies.database import Database
 from completedp.studies.schema import STUDIES
-from completedp.studies.study import Claim, Finished, Study, TrialRow, checked_budget
+from completedp.studies.study import Claim, Finished, Study, TrialRow, checked_budget, read_object
 
 __all__ = ["Claim", "Finished", "Store", "Study", "TrialRow"]
 
@@ -47,8 +47,7 @@ class Store:
 
         `spec` is plain JSON. Its `trials` is the budget, which `Study.set_budget` may raise.
         """
-        if not name.strip() or not name.isprintable():
-            raise CompletedpError(f"a study cannot be named {name!r}: give it a printable name")
+        _check_name(name, "a study cannot be named")
         spec = _plain(spec, name)
         row = {"name": name, "spec": json.dumps(spec), "budget": checked_budget(spec.get("trials"))}
 
@@ -84,14 +83,27 @@ class Store:
     def studies(self) -> list[str]:
         """The names of all studies, oldest first."""
         query = sa.select(STUDIES.c.name).order_by(STUDIES.c.id)
-        return self._database.run(lambda connection: list(connection.scalars(query)))
+        found = self._database.run(lambda connection: list(connection.scalars(query)))
+        for name in found:
+            _check_name(name, f"the store {self._database.shown} is damaged: it has a study named")
+        return found
 
     def _find(self, connection: sa.Connection, name: str) -> Study | None:
         row = connection.execute(sa.select(STUDIES).where(STUDIES.c.name == name)).first()
         if row is None:
             return None
-        spec = json.loads(row.spec) | {"trials": row.budget}
-        return Study(self._database, row.id, name, spec)
+        study = Study(self._database, row.id, name, {})
+        try:
+            study.spec = read_object(row.spec) | {"trials": checked_budget(row.budget)}
+        except (ValueError, TypeError, RecursionError):  # of which a CompletedpError is one
+            raise study.damaged("its spec or budget") from None
+        return study
+
+
+def _check_name(name: Any, what: str) -> None:
+    """Raise unless a name can be shown: escape codes in it would reach the terminal."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise CompletedpError(f"{what} {name!r:.60}: give it a printable name")
 
 
 def _plain(spec: Mapping[str, Any], name: str) -> dict[str, Any]:

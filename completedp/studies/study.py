@@ -2,8 +2,10 @@
 
 A worker *claims* a trial (a lease, renewed by a heartbeat), trains it and *finishes* it. When a
 worker dies its lease runs out, and the next claim takes the trial over: same number, point and
-seed, one more attempt. Each claim has a random token, and only the token in the row may write to
-it: who comes back late cannot write over a successor. A finished row is never written again.
+seed, one more attempt. No lease is longer than `LONGEST_LEASE_SECONDS`, so that one taken while a
+clock was ahead is known for what it is. Each claim has a random token, and only the token in the
+row may write to it: who comes back late cannot write over a successor. A finished row is never
+written again.
 
 A study's writes are short transactions, one at a time. So `sequence`, the order of finishing, has
 no gaps, and whoever has read up to sequence n has seen all there will ever be up to n. The engines'
@@ -24,10 +26,13 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam
 
 from completedp.common.errors import CompletedpError
-from completedp.studies.database import Database
+from completedp.studies.config import LONGEST_LEASE_SECONDS
+from completedp.studies.database import PATIENCE_SECONDS, Database
 from completedp.studies.engines import Engine, Proposal
 from completedp.studies.schema import NOTES, RUNNING, STUDIES, TRIALS, now
 
+_CLOCK_SLACK_SECONDS = 60.0
+"""By how much a clock may be set back and leases stay what they are."""
 IMPOSSIBLE = "impossible"
 """The status of a trial whose point has no plan, such as a beta outside [0, 1)."""
 
@@ -105,9 +110,14 @@ _LEASE = {"state": "running", "started_at": now(), "lease_until": now() + bindpa
 # Other writers of the study wait here for PostgreSQL; a SQLite writer is alone already.
 _LOCK = sa.select(STUDIES.c.budget).where(_THIS_STUDY).with_for_update()
 _BUDGET = sa.update(STUDIES).where(_THIS_STUDY)
+# A lease that ends later than any can was taken by a clock that was ahead.
+_EXPIRED_NOW = sa.or_(
+    TRIALS.c.lease_until <= now(),
+    TRIALS.c.lease_until > now() + LONGEST_LEASE_SECONDS + _CLOCK_SLACK_SECONDS,
+)
 _EXPIRED = (
     sa.select(TRIALS.c.number, TRIALS.c.attempt, TRIALS.c.point, TRIALS.c.seed, TRIALS.c.site)
-    .where(_OF_STUDY, RUNNING, TRIALS.c.lease_until <= now())
+    .where(_OF_STUDY, RUNNING, _EXPIRED_NOW)
     .order_by(TRIALS.c.number)
     .limit(1)
 )
@@ -128,7 +138,7 @@ _DIVERGED = sa.and_(TRIALS.c.loss == math.inf, TRIALS.c.status != IMPOSSIBLE)
 _COUNTS = sa.select(
     sa.select(STUDIES.c.budget).where(_THIS_STUDY).scalar_subquery().label("budget"),
     sa.func.count().filter(RUNNING).label("running"),
-    sa.func.count().filter(RUNNING, TRIALS.c.lease_until <= now()).label("expired"),
+    sa.func.count().filter(RUNNING, _EXPIRED_NOW).label("expired"),
     sa.func.count().filter(~RUNNING).label("finished"),
     sa.func.count().filter(~RUNNING, _DIVERGED).label("diverged"),
     sa.func.count().filter(~RUNNING, TRIALS.c.status == IMPOSSIBLE).label("impossible"),
@@ -159,14 +169,19 @@ class Study:
         up with `finished_since` before the claim, and in `propose` only on the few that finished
         since. It may be called twice for a number, when the database went away in between.
         """
-        lease = self._key | {"worker": worker, "seconds_": lease_seconds}
+        lease = self._key | {
+            "worker": worker,
+            "seconds_": min(lease_seconds, LONGEST_LEASE_SECONDS),
+        }
 
         def work(connection: sa.Connection) -> Claim | None:
-            budget = connection.execute(_LOCK, self._key).scalar_one()
+            budget = self._locked_budget(connection)
             expired = connection.execute(_EXPIRED, self._key).first()
             token = secrets.token_hex(16)
             if expired is not None:
-                number, attempt, point, seed, site = expired
+                number, attempt, point, seed, site = self._decoded(
+                    expired._asdict(), expired._fields
+                ).values()
                 attempt += 1
                 row = {"number_": number, "attempt": attempt, "token": token}
                 connection.execute(_TAKE_OVER, lease | row)
@@ -178,15 +193,15 @@ class Study:
                 proposed = propose(number)
                 if proposed is None:
                     return None
-                point, seed = np.asarray(proposed.point, dtype="<f8").tobytes(), proposed.seed
+                point, seed = np.asarray(proposed.point, dtype="<f8"), proposed.seed
                 site = proposed.site
                 row = {"study": self._key["study_"], "number": number, "attempt": attempt}
-                row |= {"token": token, "point": point, "seed": int(seed), "site": site}
+                row |= {"token": token, "point": point.tobytes(), "seed": int(seed), "site": site}
                 connection.execute(_INSERT, lease | row)
             return Claim(
                 number=number,
                 attempt=attempt,
-                point=_vector(point),
+                point=point.astype(np.float64),
                 seed=seed,
                 site=site,
                 token=token,
@@ -194,17 +209,24 @@ class Study:
 
         return self._database.run(work, write=True)
 
-    def extend(self, claims: Sequence[Claim], *, lease_seconds: float) -> list[Claim]:
+    def extend(
+        self,
+        claims: Sequence[Claim],
+        *,
+        lease_seconds: float,
+        patience: float = PATIENCE_SECONDS,
+    ) -> list[Claim]:
         """Renew leases (the heartbeat). Returns the claims that are LOST: drop their trials."""
         held = self._key | {"tokens_": [claim.token for claim in claims]}
 
         def work(connection: sa.Connection) -> list[Claim]:
             connection.execute(_LOCK, self._key)
-            connection.execute(_EXTEND, held | {"seconds_": lease_seconds})
+            seconds = min(lease_seconds, LONGEST_LEASE_SECONDS)
+            connection.execute(_EXTEND, held | {"seconds_": seconds})
             kept = set(connection.scalars(_STILL_HELD, held))
             return [claim for claim in claims if claim.token not in kept]
 
-        return self._database.run(work, write=True) if claims else []
+        return self._database.run(work, write=True, patience=patience) if claims else []
 
     def finish(
         self,
@@ -238,24 +260,72 @@ class Study:
 
         return self._database.run(work, write=True)
 
-    def release(self, claim: Claim) -> None:
-        """Give a trial back before it is finished, so that the next claim takes it at once.
+    def release(self, *claims: Claim, patience: float = PATIENCE_SECONDS) -> None:
+        """Give trials back before they are finished, so that the next claims take them at once.
 
         What was given back was not died of: the attempt does not count.
         """
+        held = self._key | {"tokens_": [claim.token for claim in claims]}
 
         def work(connection: sa.Connection) -> None:
             connection.execute(_LOCK, self._key)
-            connection.execute(_RELEASE, self._key | {"tokens_": [claim.token]})
+            connection.execute(_RELEASE, held)
 
-        self._database.run(work, write=True)
+        if claims:
+            self._database.run(work, write=True, patience=patience)
+
+    def take_back(
+        self, *, worker: str | None = None, numbers: Sequence[int] | None = None
+    ) -> list[int]:
+        """Take running trials from a worker that is dead or stuck, by its name or their numbers,
+        or from all; the next claims take them at once. Returns their numbers.
+
+        Should the worker live after all, it is as if its leases had run out.
+        """
+        chosen = [_OF_STUDY, RUNNING, _NOT_RELEASED]
+        if worker is not None:
+            chosen.append(TRIALS.c.worker == worker)
+        if numbers is not None:
+            chosen.append(TRIALS.c.number.in_(numbers))
+        every = sa.select(TRIALS.c.number).where(*chosen).order_by(TRIALS.c.number)
+
+        def work(connection: sa.Connection) -> list[int]:
+            self._locked_budget(connection)
+            found = list(connection.scalars(every, self._key))
+            connection.execute(sa.update(TRIALS).where(*chosen).values(lease_until=0.0), self._key)
+            return found
+
+        return self._database.run(work, write=True)
+
+    def workers(self) -> dict[str, int]:
+        """Who has trials in hand, and how many."""
+        query = (
+            sa.select(TRIALS.c.worker, sa.func.count())
+            .where(_OF_STUDY, RUNNING, ~_EXPIRED_NOW)
+            .group_by(TRIALS.c.worker)
+            .order_by(sa.func.min(TRIALS.c.number))
+        )
+        rows = self._database.run(lambda c: c.execute(query, self._key).all())
+        return {worker: count for worker, count in rows}
+
+    def _locked_budget(self, connection: sa.Connection) -> int:
+        """The budget, with the study held against other writers."""
+        return self._checked(connection.execute(_LOCK, self._key).scalar())
+
+    def _checked(self, budget: int | None) -> int:
+        if budget is None:
+            raise CompletedpError(
+                f"the study {self.name!r} is no longer in {self._database.shown}: somebody deleted "
+                "it; restore the store, or start another study"
+            )
+        return budget
 
     def set_budget(self, trials: int) -> int:
         """Raise the number of trials; a lower one changes nothing. Returns the budget now."""
         wanted = checked_budget(trials)
 
         def work(connection: sa.Connection) -> int:
-            budget = max(wanted, connection.execute(_LOCK, self._key).scalar_one())
+            budget = max(wanted, self._locked_budget(connection))
             connection.execute(_BUDGET, self._key | {"budget": budget})
             return budget
 
@@ -266,6 +336,10 @@ class Study:
     def finished_since(self, sequence: int, *, curves: bool = False) -> list[Finished]:
         """The finished trials from `sequence` on, in the order of finishing."""
         rows = self._rows(Finished, curves, TRIALS.c.sequence >= sequence, TRIALS.c.sequence)
+        for row in rows:
+            for name in ("loss", "status"):
+                if row[name] is None:
+                    raise self._damaged_trial(row, name)
         return [Finished(**row) for row in rows]
 
     def trials(self, *, curves: bool = True) -> list[TrialRow]:
@@ -285,9 +359,24 @@ class Study:
         columns = [sa.null().label(n) if n in unread else TRIALS.c[n] for n in names]
         query = sa.select(*columns).where(_OF_STUDY, which).order_by(order)
         rows = self._database.run(lambda c: c.execute(query, self._key).mappings().all())
-        return [
-            {n: _DECODED[n](row[n]) if n in _DECODED else row[n] for n in names} for row in rows
-        ]
+        return [self._decoded(dict(row), names) for row in rows]
+
+    def _decoded(self, row: Mapping[Any, Any], names: Sequence[str]) -> dict[str, Any]:
+        """A row's values, each what its column says: a file can be damaged, or edited by hand."""
+        values = {}
+        for name in names:
+            try:
+                values[name] = _COLUMNS[name](row[name])
+            except (ValueError, TypeError, RecursionError):
+                raise self._damaged_trial(row, name) from None
+        return values
+
+    def _damaged_trial(self, row: Mapping[Any, Any], name: str) -> CompletedpError:
+        return CompletedpError(
+            f"trial {row['number']!r:.20} of study {self.name!r} in {self._database.shown} is "
+            f"damaged, its {name} is {row[name]!r:.40}: restore the store from a copy, or start "
+            "the study in a new one"
+        )
 
     def counts(self) -> dict[str, int]:
         """How many trials: the budget; running, and expired among them; finished, and of these
@@ -296,13 +385,27 @@ class Study:
         A trial that nobody has claimed yet is only a number: budget - running - finished of them.
         """
         row = self._database.run(lambda c: c.execute(_COUNTS, self._key).mappings().one())
+        self._checked(row["budget"])
         return dict(row)
 
     def get_note(self, key: str) -> dict[str, Any] | None:
         """What was noted under that key; None where nothing was."""
         query = sa.select(NOTES.c.value).where(*_THIS_NOTE)
         value = self._database.run(lambda c: c.scalar(query, self._key | {"key_": key}))
-        return None if value is None else json.loads(value)
+        return None if value is None else self._note(key, value)
+
+    def _note(self, key: str, text: Any) -> dict[str, Any]:
+        try:
+            return read_object(text)
+        except (ValueError, TypeError, RecursionError):
+            raise self.damaged(f"its note {key!r}") from None
+
+    def damaged(self, what: str) -> CompletedpError:
+        """What to raise where something of the study cannot be read."""
+        return CompletedpError(
+            f"the study {self.name!r} in {self._database.shown} is damaged, {what} cannot be read: "
+            "restore the store from a copy, or start the study in a new one"
+        )
 
     def set_note(self, key: str, value: Mapping[str, Any]) -> None:
         """Keep a JSON object with the study, in place of what was there."""
@@ -317,7 +420,7 @@ class Study:
             connection.execute(_LOCK, self._key)
             this = self._key | {"key_": key}
             old = connection.scalar(sa.select(NOTES.c.value).where(*_THIS_NOTE), this)
-            value = dict(change(None if old is None else json.loads(old)))
+            value = dict(change(None if old is None else self._note(key, old)))
             connection.execute(sa.delete(NOTES).where(*_THIS_NOTE), this)
             row = {"study": self._key["study_"], "key": key, "value": json.dumps(value)}
             connection.execute(sa.insert(NOTES), row)
@@ -333,16 +436,68 @@ def checked_budget(trials: object) -> int:
     return trials
 
 
-def _vector(data: bytes) -> np.ndarray:
-    return np.frombuffer(data, "<f8").astype(np.float64)
+def _vector(data: Any) -> np.ndarray:
+    return _finite(np.frombuffer(_bytes(data), "<f8").astype(np.float64))
 
 
-def _curve(data: bytes | None) -> np.ndarray | None:
-    return None if data is None else np.frombuffer(data, "<f4").astype(np.float32)
+def _finite(values: np.ndarray) -> np.ndarray:
+    if not np.isfinite(values).all():
+        raise ValueError
+    return values
 
 
-def _result(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else json.loads(text)
+def _bytes(data: Any) -> bytes:
+    if not isinstance(data, bytes | memoryview):
+        raise TypeError
+    return bytes(data)
 
 
-_DECODED: dict[str, Callable[[Any], Any]] = {"point": _vector, "curve": _curve, "result": _result}
+def _curve(data: Any) -> np.ndarray | None:
+    return None if data is None else np.frombuffer(_bytes(data), "<f4").astype(np.float32)
+
+
+def _result(text: Any) -> dict[str, Any] | None:
+    return None if text is None else read_object(text)
+
+
+def read_object(text: Any) -> dict[str, Any]:
+    """A JSON object from a column; a ValueError or TypeError where there is none."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise TypeError
+    return found
+
+
+def _only(*types: type) -> Callable[[Any], Any]:
+    """A value as it is, if it is of one of these types. NaN is none: nothing compares with it."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, types) or value != value:
+            raise TypeError
+        return value
+
+    return check
+
+
+_MAYBE = type(None)
+
+
+def _time(value: Any) -> float | None:
+    """Seconds since 1970, of which a calendar knows no more than some; None is checked by SQL."""
+    if value is not None and not (isinstance(value, float | int) and abs(value) < 1e11):
+        raise TypeError
+    return value
+
+
+_COLUMNS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("number", "attempt", "seed", "site"), _only(int)),
+    **dict.fromkeys(("sequence", "steps"), _only(int, _MAYBE)),
+    **dict.fromkeys(("lease_until", "started_at", "finished_at"), _time),
+    "loss": _only(float, int, _MAYBE),
+    **dict.fromkeys(("state", "worker"), _only(str)),
+    "status": _only(str, _MAYBE),
+    "point": _vector,
+    "curve": _curve,
+    "result": _result,
+}
+"""How a column is read."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from completedp.common.errors import CompletedpError
-from completedp.common.process import held_signals
+from completedp.common.process import answered_signals
 from completedp.studies.engines import Engine, Proposal
 from completedp.studies.objective import Objective
 from completedp.studies.spent import note_device
@@ -32,6 +32,8 @@ from completedp.training.devices import device_name
 from completedp.training.trials import Outcome, Stack, Trial
 
 _WAIT_SECONDS = 1.0
+_FAREWELL_SECONDS = 5.0
+"""How long a store that does not answer is asked to take the trials back."""
 
 
 class Fold:
@@ -81,7 +83,7 @@ def work(
 ) -> None:
     """Run trials until the study's budget is finished, by this worker or another.
 
-    Ctrl-C and SIGTERM end it between steps, with its trials given back.
+    Ctrl-C and SIGTERM end it, with its trials given back; what was trained of them is lost.
     """
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     fold = make_fold(study, objective)
@@ -94,12 +96,19 @@ def work(
     waiting: deque[Trial[Claim]] = deque()
     """Claimed, and of another scale than the one that trains now."""
 
-    with held_signals() as interrupted, _kept_alive(study, lease) as held:
+    waits_for = "stopping when what is computed now returns, to give the trials back"
+    with answered_signals(waits_for, hold=False) as signals, _kept_alive(study, lease) as held:
+
+        def claim_one() -> Claim | None:
+            with signals.held():  # what is claimed and not known of could not be given back
+                claim = study.claim(name, fold.propose, lease_seconds=lease)
+                if claim is not None:
+                    held.add(claim)
+            return claim
 
         def claimed() -> Trial[Claim] | None:
             """The next trial to train; points of no plan are written down on the way."""
-            while (claim := study.claim(name, fold.propose, lease_seconds=lease)) is not None:
-                held.add(claim)
+            while (claim := claim_one()) is not None:
                 # A model that this machine cannot make is no fault of the point: raised as it is.
                 objective.task.blank(objective.site(claim.site).scale)
                 try:
@@ -127,8 +136,6 @@ def work(
             done.steps += steps
             if report is not None:
                 report(fold, done)
-            if interrupted():
-                raise KeyboardInterrupt
 
         while True:
             trial = waiting.popleft() if waiting else claimed()
@@ -180,10 +187,14 @@ def _kept_alive(study: Study, lease: float) -> Iterator[set[Claim]]:
     over = threading.Event()
 
     def renew() -> None:
-        while not over.wait(lease / 4):
-            # A store that is gone is for `work` to say; of lost claims `finish` writes nothing.
+        pause = lease / 4
+        while not over.wait(pause):
+            # A store that is gone is for `work` to wait for and say; here it is tried again soon.
+            # Of lost claims `finish` writes nothing.
+            pause = _WAIT_SECONDS
             with suppress(CompletedpError):
-                study.extend(list(held), lease_seconds=lease)
+                study.extend(list(held), lease_seconds=lease, patience=0.0)
+                pause = lease / 4
 
     thread = threading.Thread(target=renew, daemon=True)
     thread.start()
@@ -193,5 +204,4 @@ def _kept_alive(study: Study, lease: float) -> Iterator[set[Claim]]:
         over.set()
         thread.join()
         with suppress(CompletedpError):  # what is not given back runs out
-            for claim in held:
-                study.release(claim)
+            study.release(*held, patience=_FAREWELL_SECONDS)

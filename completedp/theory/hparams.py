@@ -210,7 +210,8 @@ def check_coordinate(name: str, depth: int) -> None:
     if parts[0] == "init_std":
         known = [name for name, role in MODULE_TYPES.items() if role.is_matrix]
     last = parts[-1]
-    is_layer = last.isascii() and last.isdecimal() and last[0] != "0" and int(last) <= depth
+    is_layer = last.isascii() and last.isdecimal() and last[0] != "0"
+    is_layer = is_layer and len(last) <= len(str(depth)) and int(last) <= depth
     good = (
         parts[1:] == ["global"]
         or (len(parts) == 3 and parts[1] == "type" and parts[2] in known)

@@ -32,7 +32,13 @@ from completedp.apply.optimise import load_optimizer_state
 from completedp.apply.updates import UPDATES
 from completedp.common.digests import digests
 from completedp.common.errors import CompletedpError
-from completedp.common.files import json_text, parse_json, read_json, write_text_atomically
+from completedp.common.files import (
+    json_text,
+    parse_json,
+    read_json,
+    temporary_beside,
+    write_text_atomically,
+)
 from completedp.theory.optimizers import DEFAULT
 from completedp.training.distributed import ALONE, AgreedError, Ranks
 
@@ -127,17 +133,17 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _save_file(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    path, temporary = folder / FILE, folder / f".{FILE}.{os.getpid()}.part"
+    path = folder / FILE
     here = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
     metadata = {key: json_text(value, indent=None).strip() for key, value in about.items()}
     metadata[CHECKSUM] = _checksum(here, metadata)
     try:
-        save_file(here, temporary, metadata)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with temporary_beside(path) as temporary:
+            save_file(here, temporary, metadata)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         raise CompletedpError(_unwritten(folder, path, about["step"], error)) from None
     for old in _folders(folder):
         shutil.rmtree(old)

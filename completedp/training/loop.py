@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from completedp.apply.optimise import set_learning_rates
 from completedp.common.errors import CompletedpError, DataWarning, ScaleWarning
 from completedp.common.files import json_text, read_json, write_text_atomically
-from completedp.common.process import Interrupted, held_signals, only_process
+from completedp.common.process import Interrupted, answered_signals, only_process
 from completedp.common.progress import Reporter
 from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
@@ -55,6 +56,7 @@ from completedp.training.trials import (
     seed_step,
 )
 
+STATUSES = ("ok", "diverged", "stopped")
 CHECK_SECONDS = 2.0
 """On a GPU losses are read after so many seconds, if that is sooner than after CHECK_EVERY."""
 
@@ -126,7 +128,8 @@ def train(
         with ranks.together():
             if ranks.first:
                 stack.enter_context(only_process(folder))
-        interrupted = stack.enter_context(held_signals())
+        waits_for = "stopping after this step, the first of which compiles, to save a checkpoint"
+        interrupted = stack.enter_context(answered_signals(waits_for, hold=True))
         run.open(identity)
         try:
             return ranks.share(run.go(interrupted))
@@ -202,6 +205,7 @@ class _Run:
                 _check_own(checkpoint, self.identity)
             about = load_checkpoint(checkpoint, self.model, self.optimizer, ranks)
             self.step, extra = about.step, about.extra
+            check_extra(checkpoint, extra)
             self.seconds_before = float(extra.get("seconds", 0.0))
             first = extra.get("first_loss")
             self.first_loss = math.nan if first is None else float(first)
@@ -536,13 +540,7 @@ def _finished(folder: Path, config: TrainConfig, identity: dict[str, str]) -> Re
             )
     if not (folder / "result.json").exists():
         return None
-    saved = read_json(folder / "result.json", "run's result")
-    known = {field.name: field.default for field in fields(Result)}
-    needed = {name for name, default in known.items() if default is MISSING}
-    numbers = [value for value in saved.values() if isinstance(value, float)]
-    if not needed <= saved.keys() <= known.keys() or not all(map(math.isfinite, numbers)):
-        raise CompletedpError(f"{str(folder / 'result.json')!r} is not a run's result: remove it")
-    result = Result(**saved)
+    result = _read_result(folder / "result.json")
     return None if result.status == "stopped" else result
 
 
@@ -566,6 +564,50 @@ def _other_loss(task: Task, recipe: Recipe, target: Scale) -> Iterator[str]:
     own = task.identity(target)["z_loss"]
     if None not in (tuned, own) and tuned != own:
         yield f"z_loss is {own:g}, and the recipe was tuned with {tuned:g}: take --z-loss {tuned:g}"
+
+
+def check_extra(checkpoint: Path, extra: dict[str, Any]) -> None:
+    """Raise unless what went along with a checkpoint is what `_Run` puts there."""
+    noise: Any = extra.get("noise", [])
+    good = (
+        all(_is_number(extra.get(key, 0.0)) for key in ("seconds", "first_loss"))
+        and (extra.get("last_finite_loss") is None or _is_number(extra["last_finite_loss"]))
+        and isinstance(noise, list)
+        and all(isinstance(row, list) and len(row) == 4 for row in noise)
+        and all(_is_number(x) and math.isfinite(x) for row in noise for x in row)
+    )
+    if not good:
+        raise CompletedpError(
+            f"{str(checkpoint)!r} is damaged: what it says of the run ({extra!s:.60}) cannot be; "
+            "remove it to start over"
+        )
+
+
+def _read_result(path: Path) -> Result:
+    """A run's result, if it is one: a file may have been edited."""
+    saved = read_json(path, "run's result")
+    known = {field.name: field for field in fields(Result)}
+    needed = {name for name, field in known.items() if field.default is MISSING}
+    good = needed <= saved.keys() <= known.keys() and saved["status"] in STATUSES
+    for name, value in saved.items():
+        kind = "" if name not in known else str(known[name].type)
+        absent = value is None and "None" in kind
+        whole = "int" not in kind or isinstance(value, int)
+        good = good and (
+            name == "status" or absent or (_is_number(value) and whole and math.isfinite(value))
+        )
+    if not good:
+        raise CompletedpError(
+            f"{str(path)!r} is not a run's result: remove it, and the same command makes it again"
+        )
+    return Result(**saved)
+
+
+def _is_number(value: Any) -> bool:
+    """Of JSON; a whole number that no float holds is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 def _digest(recipe: Recipe) -> str:

@@ -1,0 +1,113 @@
+"""Files: written whole or not at all, and nothing half-written outlives the next start."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from completedp.common.files import clear_left, temporary_beside, write_text_atomically
+from completedp.common.process import only_process
+from completedp.lm.tokenizer import ByteTokenizer
+from completedp.lm.tokens import prepare
+from completedp.training import checkpoint
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from completedp.common.files import temporary_beside
+with temporary_beside(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as temporary:
+    (temporary / "part" if temporary.is_dir() else temporary).write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed_while_writing(path: Path, kind: str = "file") -> list[str]:
+    """What a process leaves in the folder that is killed in the middle of a write."""
+    command = [sys.executable, "-c", KILLED, str(path), kind]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    return names(path.parent)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_killed_write_leaves_nothing_behind_the_next(tmp_path: Path) -> None:
+    """The next write of a file clears away what a killed one left, and only that."""
+    (tmp_path / ".mine.part").write_text("a user's own")
+    path = tmp_path / "result.json"
+    left = killed_while_writing(path)
+    assert len(left) == 2
+    write_text_atomically(path, "whole")
+    assert names(tmp_path) == [".mine.part", "result.json"]
+    assert path.read_text() == "whole"
+
+
+def test_a_run_folder_is_cleared_at_the_next_start(tmp_path: Path) -> None:
+    """Whoever takes a run folder clears what was left in it, of any file."""
+    killed_while_writing(tmp_path / checkpoint.FILE)
+    killed_while_writing(tmp_path / "checkpoint-00000007", "folder")
+    with only_process(tmp_path):
+        assert names(tmp_path) == [".lock"]
+
+
+def test_what_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    """A temporary file that somebody holds is not cleared away."""
+    with temporary_beside(tmp_path / "a") as first:
+        clear_left(tmp_path)
+        with temporary_beside(tmp_path / "a") as second:
+            assert first.exists()
+            assert first != second
+        assert names(tmp_path) == [first.name]
+    assert names(tmp_path) == []
+
+
+def test_one_cleared_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may clear a file between its making and its lock: it is made once more."""
+    made: list[Path] = []
+    touch = Path.touch
+
+    def swept(path: Path, **options: object) -> None:
+        touch(path)
+        made.append(path)
+        if len(made) == 1:
+            path.unlink()
+            (path.parent / path.name).symlink_to(os.devnull)  # so that it can be opened
+
+    monkeypatch.setattr(Path, "touch", swept)
+    monkeypatch.setattr(Path, "exists", lambda path, **_: path.is_file())
+    write_text_atomically(tmp_path / "a", "whole")
+    assert len(made) == 2
+    assert (tmp_path / "a").read_text() == "whole"
+
+
+def test_a_killed_data_leaves_nothing_behind_the_next(tmp_path: Path) -> None:
+    """A folder of tokens that was never finished goes when the same one is made."""
+    text = tmp_path / "text"
+    text.mkdir()
+    for name in "ab":
+        (text / f"{name}.txt").write_text(f"{name} word " * 20)
+    left = killed_while_writing(tmp_path / "tokens", "folder")
+    assert len(left) == 2
+    prepare(str(text), tmp_path / "tokens", ByteTokenizer(), valid_fraction=0.5)
+    assert names(tmp_path) == ["text", "tokens"]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the middle leaves the old file and no other."""
+    path = tmp_path / "a"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_text_atomically(path, "new")
+    assert names(tmp_path) == ["a"]
+    assert path.read_text() == "old"
