@@ -208,7 +208,7 @@ def _coordinates(
     report.table(
         ["coordinate", "explains", "", "the best trial, octaves from the start"],
         [
-            [names[i], f"{shares[i]:.0%}", bar(shares[i] / most), f"{best[i]:+.2f}"]
+            [names[i], f"{shares[i]:.0%}", bar(float(shares[i]) / most), f"{best[i]:+.2f}"]
             for i in order.tolist()
         ],
     )
@@ -229,7 +229,8 @@ def _gain(note: Any) -> str:
 
 
 def _best_trial(rows: Sequence[TrialRow]) -> str:
-    losses = [row.loss for row in rows if row.status == "ok" and number(row.loss) is not None]
+    ended = (number(row.loss) for row in rows if row.status == "ok")
+    losses = [loss for loss in ended if loss is not None]
     return f"best trial {min(losses):.4f}" if losses else "no trial has ended yet"
 
 
