@@ -593,14 +593,16 @@ def _read_result(path: Path) -> Result:
         kind = "" if name not in known else str(known[name].type)
         absent = value is None and "None" in kind
         whole = "int" not in kind or isinstance(value, int)
-        good = good and (
-            name == "status" or absent or (_is_number(value) and whole and math.isfinite(value))
-        )
+        good = good and (name == "status" or absent or (_is_finite(value) and whole))
     if not good:
         raise CompletedpError(
             f"{str(path)!r} is not a run's result: remove it, and the same command makes it again"
         )
     return Result(**saved)
+
+
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and math.isfinite(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -229,8 +229,8 @@ def _gain(note: Any) -> str:
 
 
 def _best_trial(rows: Sequence[TrialRow]) -> str:
-    ended = (row.loss for row in rows if row.status == "ok")
-    losses = [loss for loss in ended if loss is not None and math.isfinite(loss)]
+    ended = (number(row.loss) for row in rows if row.status == "ok")
+    losses = [loss for loss in ended if loss is not None]
     return f"best trial {min(losses):.4f}" if losses else "no trial has ended yet"
 
 
