@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from completedp.apply.classify import canonical_name
 from completedp.apply.plan import Plan, plan
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.lm.reference import ReferenceModel, meta_model
 from completedp.lm.shape import Shape
 from completedp.lm.transformer import Transformer
@@ -275,6 +275,7 @@ def main() -> None:
         warnings.filterwarnings("ignore", torchs_own)
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
     warnings.filterwarnings("ignore", "gradient clipping")
+    warnings.simplefilter("ignore", ScaleWarning)  # models here are small
     dist.init_process_group("gloo")
     found = JOBS[job](*arguments)
     if dist.get_rank() == 0:
