@@ -11,6 +11,12 @@ settings.register_profile("suite", deadline=None, max_examples=50)
 settings.load_profile("suite")
 
 
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are as wide as the terminal. Tests are run in many, and see one."""
+    monkeypatch.setenv("COLUMNS", "180")
+
+
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Server]:
     if reason := why_not():
