@@ -39,8 +39,9 @@ fuzz: .venv/ready
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	# A reference that a test compares with. Its own requirements are 70 MB that it does not import.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps mup==1.0.0
+	# References that tests compare with, without requirements that the tests do not import.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps mup==1.0.0 \
+		torchtitan==0.3.0 spmd_types==0.2.3 torch_checkpointing==0.1.1
 	touch $@
 
 clean:

@@ -34,10 +34,13 @@ def every_shift(by: float) -> Iterator[Shift]:
 
 
 def has_no_effect(shift: Shift) -> bool:
-    """Exponents that nothing uses: vectors are not drawn, and only logits have a multiplier."""
+    """Exponents that nothing uses: vectors are not drawn, only logits have a multiplier, and the
+    reference model ties nothing (tests/test_tied.py plants errors in that row)."""
     if shift.role == "residual":
         return False
     role = Role(shift.role)
+    if role is Role.TIED_EMBEDDING:
+        return True
     if shift.hyperparameter == "init_std":
         return not role.is_matrix
     return shift.hyperparameter == "multiplier" and role is not Role.OUTPUT_WEIGHT

@@ -18,10 +18,12 @@ from completedp.apply.export import export
 from completedp.apply.multipliers import hooked, settings
 from completedp.apply.plan import Plan, plan
 from completedp.cli.main import _parse
-from completedp.evidence.check import make_check
+from completedp.evidence.check import Check, make_check
 from completedp.evidence.config import CheckSettings
 from completedp.evidence.coordcheck import coordinate_rows
+from completedp.evidence.gradcheck import gradient_rows
 from completedp.evidence.run import measure_all
+from completedp.evidence.scaling import Measurement
 from completedp.tasks.data import make_data
 from completedp.tasks.sources import maker_from
 from completedp.tasks.task import Task, give_memory, without_weights
@@ -310,26 +312,58 @@ def test_slots_train_tied_models() -> None:
         assert found[outcome.trial.key] == pytest.approx(outcome.losses, rel=1e-4)
 
 
-def test_without_the_factor_the_logits_grow() -> None:
-    """The checks of a tied model see nothing wrong with the width, and see a missing factor."""
-    shift = Shift(role="tied_embedding", hyperparameter="multiplier", axis="width", by=1.0)
+@pytest.fixture(scope="module")
+def check() -> Check:
+    pytest.importorskip("transformers")
     settings = CheckSettings(widths=(64, 128, 256), depths=(2,), seeds=1, steps=6, batch=512)
-    check = make_check(lambda s: Flat(s.width, s.depth, vocab_size=257), settings=settings)
-    for rules in (cdp.Rules(), cdp.Rules(shifts=(shift,))):
-        (found,) = measure_all(replace(check, rules=(rules,)), quiet=True)
-        own, gradient = (
-            found.slope(key)[0] for key in (("own", "logits"), ("gradient", "tied_embedding"))
-        )
-        rows = {(row.quantity, row.what): row.verdict for row in coordinate_rows(found, 0.25)}
-        assert ("initial", "logits") not in rows
-        if not rules.shifts:
-            assert abs(own) < 0.1
-            assert gradient == pytest.approx(-1.0, abs=0.1)
-            assert set(rows.values()) == {"pass"}
-        else:
-            assert own > 0.5
-            assert gradient > -0.9
-            assert rows["own", "logits"] == "fail"
+    return make_check(lambda s: Flat(s.width, s.depth, vocab_size=257), settings=settings)
+
+
+def measured(check: Check, **wrong: Any) -> Measurement:
+    """A tied Llama over widths, with an error in its embedding's row if one is given."""
+    shifts = (Shift(role="tied_embedding", axis="width", **wrong),) if wrong else ()
+    (found,) = measure_all(replace(check, rules=(cdp.Rules(shifts=shifts),)), quiet=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def sound(check: Check) -> Measurement:
+    return measured(check)
+
+
+def test_tied_models_pass_along_the_width(sound: Measurement) -> None:
+    """Both uses of the tensor have rows; of its initial logits no slope is asked for."""
+    rows = {(row.quantity, row.what): row for row in coordinate_rows(sound, 0.25)}
+    assert {row.verdict for row in rows.values()} == {"pass"}
+    assert ("own", "tied_embedding") in rows
+    assert abs(rows["own", "logits"].slope) < 0.1
+    assert ("initial", "logits") not in rows
+    gradient = {row.what: row for row in gradient_rows(sound, 0.25)}["tied_embedding"]
+    assert gradient.slope == pytest.approx(-1.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("hyperparameter", "row"),
+    [
+        ("multiplier", ("own", "logits")),
+        ("lr", ("own", "tied_embedding")),
+        ("init_std", ("initial", "tied_embedding")),
+    ],
+)
+def test_a_wrong_exponent_of_the_row_is_caught(
+    check: Check, hyperparameter: str, row: tuple[str, str]
+) -> None:
+    """Without the factor, or with another exponent of lr or init, the coordinate check fails."""
+    found = coordinate_rows(measured(check, hyperparameter=hyperparameter, by=1.0), 0.25)
+    assert {(r.quantity, r.what): r.verdict for r in found}[row] == "fail"
+
+
+def test_a_wrong_exponent_of_eps_is_caught(sound: Measurement) -> None:
+    """The gradient check compares the row's eps with the gradient as it is."""
+    shift = Shift(role="tied_embedding", axis="width", hyperparameter="eps", by=1.0)
+    wrong = replace(sound, rules=cdp.Rules(shifts=(shift,)))
+    verdicts = {row.what: row.verdict for row in gradient_rows(wrong, 0.25)}
+    assert verdicts["tied_embedding"] == "fail"
 
 
 @pytest.fixture
