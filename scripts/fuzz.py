@@ -296,6 +296,7 @@ def checkpoints(folder: Path) -> Case:
         FILE,
         find_checkpoint,
         load_checkpoint,
+        read_about,
         read_step,
         save_checkpoint,
     )
@@ -307,7 +308,7 @@ def checkpoints(folder: Path) -> Case:
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     extra = {"seconds": 1.0, "first_loss": 5.0, "last_finite_loss": 4.0, "noise": [[1.0] * 4]}
-    save_checkpoint(folder, model, optimizer, 7, extra)
+    save_checkpoint(folder, model, optimizer, 7, extra, run={"seed": 0})
     path, result = folder / FILE, folder / "result.json"
     good = path.read_bytes()
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
@@ -340,9 +341,7 @@ def checkpoints(folder: Path) -> Case:
         found = find_checkpoint(folder)
         if found is not None:
             # What went along is looked at before the tensors, which a damaged one may not have.
-            from completedp.training.checkpoint import _about
-
-            loop.check_extra(found, _about(found)[1])
+            loop.check_extra(found, read_about(found).extra)
             load_checkpoint(found, copy.deepcopy(model), optimizer)
 
     return case

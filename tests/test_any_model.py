@@ -130,8 +130,8 @@ class Hooked(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.self_attn, self.mlp = own.CausalSelfAttention(width), own.MLP(width)
-        self.post_attention_layernorm = nn.LayerNorm(width, bias=False)
-        self.post_feedforward_layernorm = nn.LayerNorm(width, bias=False)
+        self.post_attention_layernorm = nn.LayerNorm(width, elementwise_affine=False)
+        self.post_feedforward_layernorm = nn.LayerNorm(width, elementwise_affine=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.post_attention_layernorm(self.self_attn(x))
@@ -149,7 +149,7 @@ def test_a_model_with_hooks_is_searched_one_at_a_time(tokens: str, tmp_path: Pat
     """Multipliers by hooks differ from trial to trial, which one program for all cannot have."""
     options: dict[str, Any] = {"context": CONTEXT, "store": str(tmp_path / "s.db"), "trials": 3}
     with (
-        pytest.warns(UserWarning, match="one trial at a time: its residual multipliers"),
+        pytest.warns(UserWarning, match="one trial at a time: the multipliers of its residual"),
         search(hooked, TEXT, tokens, eval_examples=8, **options, **QUICK) as study,
     ):
         losses = [row.loss for row in study.trials()]

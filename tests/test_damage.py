@@ -336,7 +336,7 @@ def test_what_the_system_refuses_says_what_to_do(
     [
         ("SQLITE_FULL", "make room"),
         ("SQLITE_IOERR_WRITE", "make room"),
-        ("SQLITE_READONLY", "copy it"),
+        ("SQLITE_READONLY", "copy the store"),
         ("SQLITE_CORRUPT", "from a copy"),
     ],
 )

@@ -133,7 +133,7 @@ def test_many_ranks_train_as_one(folder: Path) -> None:
     assert noise[0] == pytest.approx(noise[1], rel=1e-9)  # of shards, and of whole copies
     assert found["diverged"]["status"] == "diverged"
     for name, message in {
-        "locked": "rank 0: another process is training into",
+        "locked": "rank 0: another process is at work in",
         "odd batch": "the batch's 3 sequences do not divide among 2 ranks",
         "micro batch": "micro_batch 8 does not divide the batch's 4 sequences on each of 2 ranks",
         "no data on one rank": "rank 1: no token folder at",

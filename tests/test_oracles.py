@@ -223,7 +223,7 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW([{"params": [model.weight], "param_names": ["weight"]}])
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
-    save_checkpoint(tmp_path, model, optimizer, 1, {})
+    save_checkpoint(tmp_path, model, optimizer, 1, {}, run={})
     other = nn.Linear(2, 4, bias=False)
     theirs = torch.optim.AdamW([{"params": [other.weight], "param_names": ["weight"]}])
     with pytest.raises(ValueError, match="is of another model"):

@@ -265,12 +265,12 @@ def test_checkpoints_hold_a_tied_tensor_once(tmp_path: Path) -> None:
     found = planned("llama")
     optimizer, batches = found.adamw(), token_batches(6)
     train(Logits(found.model), optimizer, batches[:3])
-    save_checkpoint(tmp_path, found.model, optimizer, 3, {})
+    save_checkpoint(tmp_path, found.model, optimizer, 3, {}, run={})
     expected = train(Logits(found.model), optimizer, batches[3:])
     again = planned("llama")
     optimizer = again.adamw()
     path = tmp_path / "checkpoint.safetensors"
-    assert load_checkpoint(path, again.model, optimizer) == (3, {})
+    assert load_checkpoint(path, again.model, optimizer).step == 3
     assert train(Logits(again.model), optimizer, batches[3:]) == expected
 
 

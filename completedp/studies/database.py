@@ -93,12 +93,12 @@ class Database:
         work: Callable[[sa.Connection], T],
         *,
         write: bool = False,
-        patience: float = PATIENCE_SECONDS,
+        patience: float | None = None,
     ) -> T:
         """What `work` returns, done in one transaction; inside another `run`, in that one.
 
         `work` is done again when the database was locked or went away meanwhile, for as many
-        seconds as there is `patience`.
+        seconds as there is `patience`; without one, `PATIENCE_SECONDS`.
         """
         current = getattr(self._open_on_this_thread, "connection", None)
         if current is not None:
@@ -106,7 +106,7 @@ class Database:
         if self._file_now() != self._file:
             raise self._replaced()  # whoever has the old file open would write into nothing
         engine = self._writer if write else self._reader
-        return self._patiently(engine, work, patience)
+        return self._patiently(engine, work, PATIENCE_SECONDS if patience is None else patience)
 
     def lock_creation(self, connection: sa.Connection) -> None:
         """Let one process at a time create; a SQLite writer is alone already."""
@@ -135,6 +135,9 @@ class Database:
                     say(f"{self._explanation(error, engine)} (trying again for {left:.0f} s)")
             time.sleep(pause * random.uniform(0.5, 1.0))  # or all who wait come back together
             pause = min(2 * pause, 1.0)
+
+    def _path_is_there(self) -> bool:
+        return self._path is not None and self._path.exists()
 
     def _file_now(self) -> tuple[int, int] | None:
         """The file that bears the store's name; nothing of PostgreSQL."""
@@ -260,7 +263,7 @@ class Database:
             return f"PostgreSQL at {self.shown} {verb}: {said}"
         code = _sqlite_code(error)
         if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-            if engine is self._writer:
+            if engine is self._writer or not self._path_is_there():
                 return f"cannot write the store {self.shown}: make the file and its folder writable"
             return (
                 f"cannot read the store {self.shown}, as SQLite keeps files beside it and may not "

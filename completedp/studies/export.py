@@ -75,8 +75,9 @@ def _optuna_url(storage: str) -> str:
     try:
         url = sa.make_url(storage)
     except (SQLAlchemyError, ValueError):  # a port that is no number; not shown, for its password
+        shown = "the Optuna storage" if "@" in storage else repr(storage)
         raise CompletedpError(
-            "the Optuna storage is no URL of a database: give one such as sqlite:///optuna.db"
+            f"{shown} is no URL of a database: give one such as sqlite:///optuna.db"
         ) from None
     if url.get_backend_name() == "sqlite":
         if url.database in (None, "", ":memory:"):

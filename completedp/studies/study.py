@@ -27,7 +27,7 @@ from sqlalchemy import bindparam
 
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import LONGEST_LEASE_SECONDS
-from completedp.studies.database import PATIENCE_SECONDS, Database
+from completedp.studies.database import Database
 from completedp.studies.engines import Engine, Proposal
 from completedp.studies.schema import NOTES, RUNNING, STUDIES, TRIALS, now
 
@@ -214,7 +214,7 @@ class Study:
         claims: Sequence[Claim],
         *,
         lease_seconds: float,
-        patience: float = PATIENCE_SECONDS,
+        patience: float | None = None,
     ) -> list[Claim]:
         """Renew leases (the heartbeat). Returns the claims that are LOST: drop their trials."""
         held = self._key | {"tokens_": [claim.token for claim in claims]}
@@ -260,7 +260,7 @@ class Study:
 
         return self._database.run(work, write=True)
 
-    def release(self, *claims: Claim, patience: float = PATIENCE_SECONDS) -> None:
+    def release(self, *claims: Claim, patience: float | None = None) -> None:
         """Give trials back before they are finished, so that the next claims take them at once.
 
         What was given back was not died of: the attempt does not count.
