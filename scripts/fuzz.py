@@ -332,7 +332,11 @@ def checkpoints(folder: Path) -> Case:
             text = damaged_text(rng, extra).decode("utf-8", "replace")
             step = str(rng.choice(ODD))[:5000].encode("utf-8", "replace").decode()
             path.unlink(missing_ok=True)
-            save_file(tensors, path, {"step": rng.choice(["7", step]), "extra": text})
+            try:
+                along = json.loads(text)
+                save_checkpoint(folder, model, optimizer, 7, along | {}, run={"seed": 0})
+            except (TypeError, ValueError, RecursionError):  # no dictionary, so by hand
+                save_file(tensors, path, {"step": rng.choice(["7", step]), "extra": text})
         else:
             result.write_bytes(damaged_text(rng, plain))
             loop._read_result(result)
