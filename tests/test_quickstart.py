@@ -45,7 +45,7 @@ def test_all_four_axes_grow() -> None:
 
 def test_the_whole_way_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It searches, climbs, carries on, trains and reports; again, it trains nothing."""
-    tiny = replace(FIGURE.sizes["tiny"], arms=STORY.arms, around=(), trials=4)
+    tiny = replace(FIGURE.sizes["tiny"], arms=STORY.arms, around=(), shared=4, trials=4)
     monkeypatch.setattr(module, "STORY", tiny)
     monkeypatch.setattr(module, "OPTIONS", WorkerConfig(device="cpu", compile=False))
     found = quickstart(tmp_path)

@@ -33,6 +33,7 @@ STORY = HeadlineSize(
     setting=setting("cpu", width=32, depth=2, sequences=8, steps=256),
     token_exponent=0.25,
     site=Ratios(depth=2, tokens=2),
+    shared=64,
     trials=64,
     rungs=(Ratios(depth=2, tokens=2),),
     rung_seeds=2,
@@ -106,7 +107,7 @@ def _report(
     report.heading("From the base to the target")
     report.paragraph(
         f"Base: {STORY.setting.base}; target: {_target()}; text: the Python standard library's "
-        f"sources, as bytes. Both arms had {2 * STORY.trials} trials, half of them at twice the "
+        f"sources, as bytes. Both arms had {STORY.total} trials, half of them at twice the "
         "depth and tokens, and the same ladder chose. Fresh seeds; the global values are also "
         "trained for longer, to see how many tokens they would need."
     )
