@@ -179,7 +179,7 @@ def test_a_damaged_spec_is_one_line(spec: dict[str, Any]) -> None:
 def test_what_goes_along_with_a_checkpoint_is_read_strictly(extra: dict[str, Any]) -> None:
     """A value that a run never writes there is one line; what it does write is not."""
     assert "remove it to start over" in error_of(check_extra, Path("checkpoint"), extra)
-    good = {"seconds": 1.0, "first_loss": math.nan, "last_finite_loss": None, "noise": [[0.0] * 4]}
+    good = {"seconds": 1.0, "first_loss": None, "last_finite_loss": None, "noise": [[0.0] * 4]}
     check_extra(Path("checkpoint"), good)
     check_extra(Path("checkpoint"), {})
 
