@@ -18,7 +18,7 @@ from typing import Any
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.figures.figure import Found
-from completedp.evidence.figures.headline import GLOBAL, MODULE, Headline, HeadlineSize
+from completedp.evidence.figures.headline import GLOBAL, MODULE, UNTUNED, Headline, HeadlineSize
 from completedp.evidence.figures.lab import Lab, stdlib_tokens
 from completedp.evidence.figures.settings import setting
 from completedp.evidence.plots import require_matplotlib, search_svg
@@ -32,15 +32,16 @@ SIZE = "quickstart"
 STORY = HeadlineSize(
     setting=setting("cpu", width=32, depth=2, sequences=8, steps=256),
     token_exponent=0.25,
-    site=Ratios(depth=2, tokens=2),
-    shared=64,
+    site=Ratios(depth=2),
+    shared=32,
     trials=64,
     rungs=(Ratios(depth=2, tokens=2),),
     rung_seeds=2,
     scales=(Ratios(), Ratios(width=2, depth=2, batch=2, tokens=4)),
     seeds=(4, 2),
     lengths=(1.5,),
-    arms=(GLOBAL, MODULE),
+    arms=(UNTUNED, GLOBAL, MODULE),
+    tunables=("lr", "weight_decay", "init_std", "residual", "power"),
 )
 OPTIONS = WorkerConfig(device="cpu")
 
@@ -60,7 +61,7 @@ def quickstart(out: Path) -> dict[str, Any]:
         page = out / "report.html"
         trials = {
             f"{name} values, at the base": [row for row in rows if row.site == 0]
-            for name, rows in ((arm, store.study(arm).trials()) for arm in STORY.arms)
+            for name, rows in ((arm, store.study(arm).trials()) for arm in (GLOBAL, MODULE))
         }
         _report(page, lab, found, trials, recipe)
     result = {
@@ -78,21 +79,24 @@ def quickstart(out: Path) -> dict[str, Any]:
 def sentence(numbers: Mapping[str, Any]) -> str:
     """What happened at the target, whichever way it went."""
     there, speedup = numbers["scales"][-1], numbers["target"]
-    modules, tuned = there["means"][MODULE], there["means"][GLOBAL]
+    modules, tuned, untuned = (there["means"][arm] for arm in (MODULE, GLOBAL, UNTUNED))
     if tuned is None or modules is None:
         who = "global" if tuned is None else "per-module"
         return f"At the target the {who} values diverge."
-    text = f"At the target: {modules:.4f} with per-module values, {tuned:.4f} with global ones"
+    before = "diverges" if untuned is None else f"{untuned:.4f}"
+    text = (
+        f"Loss at the target: {before} untuned, {tuned:.4f} with global values tuned small, "
+        f"{modules:.4f} with per-module values tuned small."
+    )
     if not tuned > modules:
-        return f"{text}: the per-module values did not help there."
-    text += f", better by {tuned - modules:.4f}"
+        return f"{text} Per-module values did not help there."
     if speedup["value"] is None:
-        return f"{text}; longer training did not bring the global ones any nearer."
+        return f"{text} Longer training did not bring the global values any nearer."
     shown = f"{speedup['value']:.2f} times the tokens"
     if speedup["low"] is not None:
         high = "" if speedup["high"] is None else f" to {speedup['high']:.2f}"
         shown += f" ({speedup['low']:.2f}{high or ' or more'}, by the spread of the seeds)"
-    return f"{text}, for which the global ones would need {shown}."
+    return f"{text} To match them, the global values would need {shown}."
 
 
 def _target() -> Scale:
@@ -107,9 +111,9 @@ def _report(
     report.heading("From the base to the target")
     report.paragraph(
         f"Base: {STORY.setting.base}; target: {_target()}; text: the Python standard library's "
-        f"sources, as bytes. Both arms had {STORY.total} trials, half of them at twice the "
-        "depth and tokens, and the same ladder chose. Fresh seeds; the global values are also "
-        "trained for longer, to see how many tokens they would need."
+        f"sources, as bytes. Global and per-module values had {STORY.total} trials each, half of "
+        f"them at {STORY.setting.base.times(STORY.site)}, and the same ladder chose. Fresh seeds; "
+        "the global values are also trained for longer, to see how many tokens they would need."
     )
     report.figure(found.svg)
     report.preformatted(found.text)

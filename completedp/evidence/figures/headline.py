@@ -1,8 +1,9 @@
 """headline: per-module values of a small model against global ones, up to 500 times the FLOP.
 
-Three arms, each tuned by the same engine with trials at the base and at a deeper and longer scale,
-and each chosen by the same ladder:
+The arms; all but the first are tuned by the same engine, with trials at the base and at a deeper
+and longer scale, and chosen by the same ladder:
 
+    untuned   where `global` starts
     uniform   one value for every module, the initial scale among them: the paper's baseline
     global    the same, from an embedding that starts eight times larger than the rest
     module    the first trials of `global`, then as many over module types as it has besides
@@ -34,8 +35,8 @@ from completedp.theory.scale import Ratios, Scale
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab
 
-UNIFORM, GLOBAL, MODULE = "uniform", "global", "module"
-ARMS = {UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
+UNTUNED, UNIFORM, GLOBAL, MODULE = "untuned", "uniform", "global", "module"
+ARMS = {UNTUNED: INK, UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
 SCHEDULED = ("warmup", "power")
 TUNABLES = (*TUNABLE, *SCHEDULED)
 _FRESH = 1_000_000
@@ -105,10 +106,11 @@ class Headline:
         """Searches, ladders, and the runs at every scale."""
         at = self.sizes[size]
         base, price = at.setting.base, at.setting.cost
-        searched = (at.total * (len(at.arms) - 1) + at.trials) / 2
+        tuned = [arm for arm in at.arms if arm != UNTUNED]
+        searched = (at.total * (len(tuned) - 1) + at.trials) / 2
         total = price(base, searched) + price(base.times(at.site), searched)
         for rung in at.rungs:
-            total += price(base.times(rung), len(at.arms) * _CANDIDATES * at.rung_seeds)
+            total += price(base.times(rung), len(tuned) * _CANDIDATES * at.rung_seeds)
         for ratios, seeds in zip(at.scales, at.seeds, strict=True):
             runs = seeds * (len(at.arms) + sum(at.lengths))
             total += price(base.times(ratios), runs)
@@ -131,6 +133,8 @@ class Headline:
         searches[MODULE] = self._searched(lab, at, MODULE, middle, trials=at.trials, space="type")
         rungs = [at.setting.base.times(rung) for rung in at.rungs]
         chosen = {arm: search.best(rungs, at.rung_seeds) for arm, search in searches.items()}
+        if UNTUNED in at.arms:
+            chosen[UNTUNED] = starts[GLOBAL]
         losses = self._trained(lab, at, starts[UNIFORM], chosen)
         return self.judge(at, losses, chosen)
 
@@ -229,7 +233,7 @@ class Headline:
             "base": rows[0]["speedup_over_global"],
             "target": {"flops_ratio": rows[-1]["flops_ratio"], **rows[-1]["speedup_over_global"]},
             "regret": regret,
-            "trials": {arm: at.total for arm in at.arms},
+            "trials": {arm: 0 if arm == UNTUNED else at.total for arm in at.arms},
             "scales": rows,
             "learning rates at the target": {
                 arm: [[o, loss] for o, loss in sorted(curve.items())]
