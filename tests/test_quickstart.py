@@ -51,7 +51,7 @@ def test_the_whole_way_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "OPTIONS", WorkerConfig(device="cpu", compile=False))
     found = quickstart(tmp_path)
     assert "t the target" in found["sentence"]
-    assert (tmp_path / "report.html").read_text().count("<svg") == 2
+    assert (tmp_path / "report.html").read_text().count("<svg") > 2
     before = {path: path.read_bytes() for path in tmp_path.glob("*.json")}
     assert quickstart(tmp_path) == found
     assert {path: path.read_bytes() for path in tmp_path.glob("*.json")} == before

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from completedp.apply.table import WIDE, render
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.figures.figure import Found
 from completedp.evidence.figures.headline import GLOBAL, MODULE, UNTUNED, Headline, HeadlineSize
 from completedp.evidence.figures.lab import Lab, stdlib_tokens
 from completedp.evidence.figures.settings import setting
-from completedp.evidence.plots import require_matplotlib, search_svg
+from completedp.evidence.plots import require_matplotlib
 from completedp.evidence.report import Report
+from completedp.evidence.reporting.recipes import recipe_part
+from completedp.evidence.reporting.searches import search_part
 from completedp.studies.config import WorkerConfig
 from completedp.studies.store import Store
 from completedp.theory.recipe import Recipe
@@ -50,7 +53,10 @@ def quickstart(out: Path) -> dict[str, Any]:
     """Run it all; returns what was found, and writes it to a page."""
     require_matplotlib()
     out = out.expanduser()
-    story = Headline(sizes={SIZE: STORY})
+    story = Headline(
+        claim="Untuned, global and per-module values, carried to a larger model",
+        sizes={SIZE: STORY},
+    )
     with only_process(out), Store(str(out / "search.db")) as store:
         _say(f"base: {STORY.setting.base}, the standard library's sources as bytes")
         _say(f"target: {_target()}")
@@ -59,11 +65,7 @@ def quickstart(out: Path) -> dict[str, Any]:
         recipe = Recipe.from_dict(found.numbers["recipes"][MODULE])
         recipe.save(out / "recipe.json")
         page = out / "report.html"
-        trials = {
-            f"{name} values, at the base": [row for row in rows if row.site == 0]
-            for name, rows in ((arm, store.study(arm).trials()) for arm in (GLOBAL, MODULE))
-        }
-        _report(page, lab, found, trials, recipe)
+        _report(page, lab, found, recipe)
     result = {
         "sentence": sentence(found.numbers),
         "report": str(page),
@@ -103,11 +105,9 @@ def _target() -> Scale:
     return STORY.setting.base.times(STORY.scales[-1])
 
 
-def _report(
-    page: Path, lab: Lab, found: Found, trials: Mapping[str, Sequence[Any]], recipe: Recipe
-) -> None:
+def _report(page: Path, lab: Lab, found: Found, recipe: Recipe) -> None:
     report = Report("completedp quickstart")
-    report.paragraph(sentence(found.numbers))
+    report.paragraph(sentence(found.numbers), "lead")
     report.heading("From the base to the target")
     report.paragraph(
         f"Base: {STORY.setting.base}; target: {_target()}; text: the Python standard library's "
@@ -117,15 +117,17 @@ def _report(
     )
     report.figure(found.svg)
     report.preformatted(found.text)
-    report.heading("The searches")
-    report.paragraph(
-        "A dot is a trial at the base, the line the best so far, which is partly the luckiest."
-    )
-    report.figure(search_svg(trials))
-    report.heading("The recipe, at the target")
-    report.paragraph("recipe.json; every value with its factors: completedp plan.")
-    task = lab.task(STORY.setting)
-    report.preformatted(str(task.plan(recipe, _target())))
+    for arm in (GLOBAL, MODULE):
+        part = search_part(lab.store.study(arm), "search.db")
+        report.heading(f"The search of {arm} values")
+        report.paragraph(part.found)
+        part.body(report)
+    report.heading("The recipe")
+    recipe_part(page.with_name("recipe.json"), recipe).body(report)
+    report.heading("The plan: the recipe at the target")
+    report.paragraph("Every value with its factors: completedp plan --explain NAME.")
+    plan = lab.task(STORY.setting).plan(recipe, _target())
+    report.preformatted(render(plan, plan.cautions, WIDE))
     report.write(page)
 
 
