@@ -484,8 +484,8 @@ FIGURE = Headline(
             setting=setting("gpu", width=64, depth=4, sequences=16, steps=2048),
             token_exponent=0.25,
             site=Ratios(depth=2, tokens=2),
-            shared=320,
-            trials=320,
+            shared=128,
+            trials=384,
             rungs=(_TWICE,),
             rung_seeds=3,
             scales=(
