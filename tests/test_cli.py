@@ -144,7 +144,7 @@ def test_those_that_resume() -> None:
 def test_the_rules_choices_are_flags() -> None:
     """Every choice of Rules but the shifts of ablations is a flag, spelt as it always was."""
     given = "--parameterisation mup --alpha 0.5 --axes width,depth --token-exponent 0.3"
-    given += " --output-norm-eps gradient --beta-rule power --weight-decay independent"
+    given += " --output-norm-eps gradient --beta-rule power --decay-rule independent"
     found: Any = _parse(["rules", *given.split()])
     rules = Rules(
         parameterisation="mup",
@@ -191,7 +191,7 @@ def test_doctor() -> None:
         (("train", "--data", "x", "--out", ""), "out is empty"),
         (("train", "--data", "x", "--out", "y", "--clip", "nan"), "clip = nan"),
         (("train", "--data", "x", "--out", "y", "--stop-after", "0"), "stop_after = 0"),
-        (("coordcheck", "--parameterisations"), "parameterisations = []"),
+        (("coordcheck", "--parameterisation"), "parameterisations = []"),
         (("coordcheck", "--tolerance", "nan"), "tolerance = nan"),
         (("data", "stdlib", "--out", "o", "--tokenizer", "bpe", "--vocab", "1e9"), "too large"),
         (("sweep", "--data", "x", "--out", "y"), "'x'"),

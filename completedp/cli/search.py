@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
+from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long, say_estimate
 from completedp.cli.shared import Verb, as_config, print_json, register
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
@@ -19,12 +21,15 @@ from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.tasks.config import Sources
 from completedp.theory.scale import Ratios
 
+if TYPE_CHECKING:
+    from completedp.studies.objective import Objective
+
 _SQLITE = b"SQLite format 3\0"
 """How such files begin, stores among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartVerb(StudyConfig, WorkerConfig):
+class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
     """Create a study and work on it here; the same command goes on where it stopped."""
 
     resumes: ClassVar[bool] = True
@@ -35,22 +40,52 @@ class StartVerb(StudyConfig, WorkerConfig):
     json: bool = False
     """Print how it stands at the end as JSON."""
 
+    def __post_init__(self) -> None:
+        StudyConfig.__post_init__(self)
+        WorkerConfig.__post_init__(self)
+        PatientOptions.__post_init__(self)
+
     def run(self) -> int:
         """Search, and say what was found."""
-        from completedp.studies.objective import Objective
-        from completedp.studies.run import open_study, spec_from, start_from
+        from completedp.studies.outlook import outlook, searched
+        from completedp.studies.run import open_study
         from completedp.studies.session import work_shown
         from completedp.studies.store import Store
+        from completedp.training.estimate import Estimate, estimate_trials
 
-        config = as_config(self, StudyConfig)
-        task, recipe = start_from(config)
-        spec = spec_from(config, task, recipe)
-        objective = Objective(spec, task, as_config(self, WorkerConfig))
+        objective = self._objective(as_config(self, StudyConfig))
+        spec, runner = objective.spec, objective.runner
+        ahead = outlook(searched(spec), self.store, self.study)
+        found = estimate_trials(runner, spec.recipe, ahead.left, peak=self.peak)
+        if self.dry_run:
+            return print_estimate(found, self.json)
+
+        def smaller(sizes: Mapping[str, int]) -> Estimate:
+            other = self._objective(replace(as_config(self, StudyConfig), **sizes))  # type: ignore[arg-type]
+            return estimate_trials(other.runner, other.recipe, searched(other.spec))
+
+        refuse_if_long(
+            found,
+            runner.device.type,
+            begun=ahead.begun,
+            anyway=self.anyway,
+            smaller=smaller,
+            trials=self.trials,
+        )
+        say_estimate(found)
         with Store(self.store) as store:  # after all mistakes were said: it makes a file
             study = open_study(store, self.study, spec)
             work_shown(study, objective)
             _print_status(study, self.json)
         return 0
+
+    def _objective(self, config: StudyConfig) -> Objective:
+        """A search's trials on this machine; mistakes are said here, before anything is made."""
+        from completedp.studies.objective import Objective
+        from completedp.studies.run import spec_from, start_from
+
+        task, recipe = start_from(config)
+        return Objective(spec_from(config, task, recipe), task, as_config(self, WorkerConfig))
 
 
 @dataclass(frozen=True, kw_only=True)

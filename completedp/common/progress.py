@@ -70,7 +70,13 @@ def say(line: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """1:02:03 or 2:03."""
+    """1:02:03 or 2:03; of days their number, since nobody counts their minutes.
+
+    >>> duration(3723), duration(123), duration(1e6)
+    ('1:02:03', '2:03', '12 days')
+    """
+    if seconds >= 2 * 86_400:
+        return f"{seconds / 86_400:,.0f} days"
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -27,7 +27,7 @@ from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
-from completedp.studies.listed import listed_losses, listed_spec, plan_of
+from completedp.studies.listed import identity, listed_losses, listed_spec, plan_of
 from completedp.studies.run import open_study, start, start_from
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
@@ -143,8 +143,29 @@ def sweep(
 def sweep_from(config: SweepConfig, options: WorkerConfig) -> SweepResult:
     """The sweep that a config asks for."""
     task, recipe = start_from(config)
-    grid = SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
-    return run_sweep(grid, task, recipe, Path(config.out), options, store=config.store)
+    out = Path(config.out)
+    return run_sweep(grid_of(config), task, recipe, out, options, store=config.store)
+
+
+def grid_of(config: SweepConfig) -> SweepGrid:
+    """The part of a config that is the grid."""
+    return SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
+
+
+def sweep_trials(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Scale, int]:
+    """How many trials a sweep trains at each scale; those that are the same count once."""
+    spec = _spec(grid, task, recipe)
+    distinct: dict[Scale, set[Any]] = {}
+    for wanted in _wanted(grid, spec, task).values():
+        if wanted.seed == 0:
+            same = identity(plan_of(spec, task, wanted))
+            distinct.setdefault(wanted.site.scale, set()).add(same)
+    return {scale: grid.seeds * len(found) for scale, found in distinct.items()}
+
+
+def store_of(out: Path, store: str | None) -> str:
+    """Where the trials of a sweep are kept."""
+    return store or str(out.expanduser() / "sweep.db")
 
 
 def run_sweep(
@@ -160,10 +181,9 @@ def run_sweep(
     """Run what is not yet run, judge, and write verdict.json and sweep.svg."""
     require_matplotlib()
     folder = out.expanduser()
-    spec = listed_spec(task, recipe, grid.coordinates)
-    _check_types(grid.coordinates, task.types(recipe.base))
+    spec = _spec(grid, task, recipe)
     wanted = _wanted(grid, spec, task)  # what cannot be trained is said before anything is
-    with only_process(folder), Store(store or str(folder / "sweep.db")) as opened:
+    with only_process(folder), Store(store_of(out, store)) as opened:
         study = open_study(opened, STUDY, spec)
         done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         result = SweepResult(grid=grid, lines=judge(grid, done), out=folder)
@@ -235,6 +255,11 @@ def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
             f"{loss:>10} {cost:>8}"
         )
     return "\n".join(out)
+
+
+def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
+    _check_types(grid.coordinates, task.types(recipe.base))
+    return listed_spec(task, recipe, grid.coordinates)
 
 
 def _check_types(coordinates: Sequence[str], types: Sequence[str]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
+from completedp.common.flags import off
 
 MLPS = ("gelu", "swiglu")
 
@@ -20,7 +22,7 @@ class Shape:
     """Feed-forward: gelu (two matrices) or swiglu (three)."""
     mlp_ratio: float = 4.0
     """Feed-forward width over width."""
-    qk_norm: bool = True
+    qk_norm: Annotated[bool, off("Leave queries and keys as they are, without norms.")] = True
     """Normalise queries and keys, head by head."""
     bias: bool = False
     """Biases on the linear layers of the blocks."""
