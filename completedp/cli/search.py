@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
 from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long, say_estimate
-from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import StudyConfig, WorkerConfig
-from completedp.tasks.config import Sources
-from completedp.theory.scale import Ratios
+from completedp.tasks.config import UNTIED, Sources
+from completedp.theory.scale import Ratios, Scale
 
 if TYPE_CHECKING:
     from completedp.studies.objective import Objective
@@ -77,6 +78,7 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
             study = open_study(store, self.study, spec)
             work_shown(study, objective)
             _print_status(study, self.json)
+            _name_best(self, study.name)
         return 0
 
     def _objective(self, config: StudyConfig) -> Objective:
@@ -117,6 +119,7 @@ class WorkerVerb(Place, WorkerConfig, Sources):
             study = store.study(self.study)
             work_shown(study, Objective.of(study, sources, options))
             _print_status(study, self.json)
+            _name_best(self, study.name)
         return 0
 
 
@@ -168,6 +171,7 @@ class RayVerb(Place, WorkerConfig, Sources):
                         report,
                     )
             _print_status(study, self.json)
+            _name_best(self, study.name)
         return 0
 
 
@@ -277,6 +281,9 @@ class BestVerb(Place, WorkerConfig, Sources):
             print_json({"chosen": found.chosen, "rungs": climbed, "recipe": self.out})
         else:
             print(f"{found.lines()}\n{self.out}")
+            flags = _flags(self, recipe=self.out, data=self.data)
+            times = " ".join(f"--{name} {2 * size}" for name, size in _sizes(found.recipe.base))
+            name_next(f"completedp train {flags} {times} --out runs/target --dry-run")
         return 0
 
 
@@ -330,6 +337,25 @@ class SearchVerb(Verb):
     def run(self) -> int:
         """Do what was chosen."""
         return self.action.run()
+
+
+def _name_best(verb: Any, study: str) -> None:
+    if not verb.json:
+        flags = _flags(verb, store=verb.store, study=study, data=verb.data)
+        name_next(f"completedp search best {flags} --out recipe.json")
+
+
+def _flags(verb: Any, **given: str) -> str:
+    """Flags of another verb that go on with this one's task."""
+    own = {name: getattr(verb, name) for name in ("model", "loss") if getattr(verb, name)}
+    if own.get("model", "").startswith(UNTIED):
+        own["model"] = "hf:" + own["model"].removeprefix(UNTIED)
+    words = [word for name, value in (given | own).items() for word in (f"--{name}", value)]
+    return shlex.join(words) + " --untie" * verb.untie
+
+
+def _sizes(base: Scale) -> list[tuple[str, int]]:
+    return [(name, size) for name, size in base.to_dict().items() if name != "batch"]
 
 
 def _choice(workers: dict[str, int]) -> str:

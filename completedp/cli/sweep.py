@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long, say_estimate
-from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.evidence.config import SweepConfig
 from completedp.studies.config import WorkerConfig
 
@@ -61,4 +62,5 @@ class SweepVerb(SweepConfig, WorkerConfig, PatientOptions, Verb):
             print_json(result.to_dict())
         else:
             print(f"{result}\n{self.out}/sweep.svg")
+            name_next(f"completedp report {shlex.quote(self.out)}")
         return 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from completedp.cli.costs import CostOptions, print_estimate, say_estimate
-from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.errors import CompletedpError
 from completedp.training.config import TrainConfig
 
@@ -55,6 +56,10 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
             print_json(result.to_dict())
             return failed
         line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} tokens"
+        if before >= result.steps:
+            line += " (finished before, and not trained again)"
+        elif before:
+            line += f" (resumed at step {before:,})"
         if result.valid_loss is not None:
             line += f": validation loss {result.valid_loss:.4f}"
             if result.valid_bits_per_byte is not None:
@@ -66,7 +71,18 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
             sure = "" if error is None else f" +- {error:,.0f}"
             line += f"\ncritical batch {result.critical_batch:,.0f}{sure} tokens (docs/horizon.md)"
         print(f"{line}\n{self.out}")
+        self._name_next(result.status)
         return failed
+
+    def _name_next(self, status: str) -> None:
+        out = shlex.quote(self.out)
+        if status == "stopped":
+            name_next("the same command, with a later --stop-after or none, goes on")
+        elif status == "diverged":
+            lr = self.lr or self.load_recipe().values.to_dict()["lr"]
+            name_next(f"the same with --lr {lr / 2:.3g} --out {out}-lower, half the learning rate")
+        else:
+            name_next(f"completedp report {out}")
 
     def _estimate(self, config: TrainConfig, before: int) -> Estimate:
         from completedp.tasks.task import task_from

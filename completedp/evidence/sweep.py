@@ -74,14 +74,18 @@ class SweepResult:
     grid: SweepGrid
     lines: list[Line]
     out: Path
+    start: tuple[float | None, ...] = ()
+    """The recipe's values that octaves count from; None where one has no number of its own, as a
+    multiplier has none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         grid = {name: value for name, value in self.grid.to_dict().items() if name != "out"}
-        return {"grid": grid, "lines": [asdict(line) for line in self.lines]}
+        lines = [asdict(line) for line in self.lines]
+        return {"grid": grid, "start": list(self.start), "lines": lines}
 
     def __str__(self) -> str:
-        return sweep_text(self.grid, self.lines)
+        return sweep_text(self.grid, self.lines, self.start)
 
     __repr__ = __str__
 
@@ -185,8 +189,9 @@ def run_sweep(
     wanted = _wanted(grid, spec, task)  # what cannot be trained is said before anything is
     with only_process(folder), Store(store_of(out, store)) as opened:
         study = open_study(opened, STUDY, spec)
+        start = tuple(_start(recipe, name) for name in grid.coordinates)
         done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
-        result = SweepResult(grid=grid, lines=judge(grid, done), out=folder)
+        result = SweepResult(grid=grid, lines=judge(grid, done), out=folder, start=start)
         write_text_atomically(
             folder / "verdict.json", json.dumps(result.to_dict(), indent=2) + "\n"
         )
@@ -229,12 +234,20 @@ def judge(config: SweepGrid, done: dict[Point, float]) -> list[Line]:
     return lines
 
 
-def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
+def _start(recipe: Recipe, coordinate: str) -> float | None:
+    """The recipe's value of a coordinate, if that is a value of all tensors."""
+    name, _, where = coordinate.partition("/")
+    return recipe.values.to_dict().get(name) if where == "global" else None
+
+
+def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | None] = ()) -> str:
     """The verdict as a table."""
     wide = 16 * len(config.vary)
+    known = [name for name, value in zip(config.vary, start, strict=False) if value is not None]
+    titles = "".join(f" {name:>12}" for name in known)
     out = [
         f"{' and '.join(config.vary)}, octaves from the recipe's value",
-        f"{'':<11} {'scale':>10} {'optimum':>{wide}} {'drift':>{wide // 2}} "
+        f"{'':<11} {'scale':>10} {'optimum':>{wide}}{titles} {'drift':>{wide // 2}} "
         f"{'best loss':>10} {'cost':>8}",
     ]
     for line in lines:
@@ -250,10 +263,17 @@ def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
         loss = "diverged" if best.loss is None else f"{best.loss:.4f}"
         cost = "" if line.cost is None else f"{line.cost:.4f}"
         scale = BASE if line.axis == BASE else f"{line.axis} x{line.factor}"
-        out.append(
-            f"{line.parameterisation:<11} {scale:>10} {place:>{wide}} {drift:>{wide // 2}} "
-            f"{loss:>10} {cost:>8}"
+        values = "".join(
+            f" {'' if best.octaves is None else f'{value * 2 ** best.octaves[at]:.3g}':>12}"
+            for at, value in enumerate(start)
+            if value is not None
         )
+        out.append(
+            f"{line.parameterisation:<11} {scale:>10} {place:>{wide}}{values} "
+            f"{drift:>{wide // 2}} {loss:>10} {cost:>8}"
+        )
+    if known:
+        out.append(f"{' and '.join(known)}: at the base; the rules carry it to the scale")
     return "\n".join(out)
 
 

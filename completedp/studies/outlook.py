@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from completedp.common.errors import CompletedpError
 from completedp.studies.cells import NAME as CELLS
-from completedp.studies.cells import read_sites
-from completedp.studies.spec import Site, StudySpec
+from completedp.studies.cells import read_cells, read_sites
+from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store, Study
 from completedp.theory.scale import Scale
 
@@ -31,20 +31,30 @@ def searched(spec: StudySpec) -> dict[Scale, int]:
     return {scale: each + (place < over) for place, scale in enumerate(sites)}
 
 
+def listed(study: Study) -> dict[Scale, int]:
+    """The trials of a study of listed ones, by scale."""
+    sites = read_sites(study)
+    return dict(Counter(sites[cell.site].scale for cell in read_cells(study)))
+
+
+def left_of(study: Study, spec: StudySpec) -> dict[Scale, int]:
+    """What a study has not finished yet, by scale."""
+    every = listed(study) if spec.engine == CELLS else searched(spec)
+    return _left(every, study, spec)
+
+
 def outlook(wanted: Mapping[Scale, int], store: str, name: str) -> Outlook:
     """Of so many trials by scale, what a store's study has not finished yet."""
-    done: Counter[Scale] = Counter()
-    begun = False
     with suppress(CompletedpError), Store(store, create=False) as opened:  # if there is one yet
         study = opened.study(name)
-        sites = _sites(study)
-        rows = study.trials(curves=False)
-        begun = bool(rows)
-        done.update(sites[row.site].scale for row in rows if row.state == "finished")
+        left = _left(wanted, study, StudySpec.from_dict(study.spec))
+        return Outlook(left=left, begun=bool(study.trials(curves=False)))
+    return Outlook(left=wanted, begun=False)
+
+
+def _left(wanted: Mapping[Scale, int], study: Study, spec: StudySpec) -> dict[Scale, int]:
+    sites = read_sites(study) if spec.engine == CELLS else spec.sites
+    rows = study.trials(curves=False)
+    done = Counter(sites[row.site].scale for row in rows if row.state == "finished")
     left = {scale: count - done[scale] for scale, count in wanted.items()}
-    return Outlook(left={scale: count for scale, count in left.items() if count > 0}, begun=begun)
-
-
-def _sites(study: Study) -> list[Site]:
-    spec = StudySpec.from_dict(study.spec)
-    return read_sites(study) if spec.engine == CELLS else list(spec.sites)
+    return {scale: count for scale, count in left.items() if count > 0}

@@ -266,7 +266,8 @@ class _Run:
         config, steps = self.config, self.target.steps
         last = min(steps, config.stop_after or steps)
         try:
-            with Reporter("train", steps, self.step, quiet=self.quiet) as reporter:
+            waiting = "compiling" if config.compile else ""
+            with Reporter("train", steps, self.step, quiet=self.quiet, waiting=waiting) as reporter:
                 while self.step < last:
                     self._update(steps)
                     if self.step >= self.read_at or self.step == last:
