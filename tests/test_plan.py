@@ -588,11 +588,14 @@ def test_explain_is_one_line_of_factors() -> None:
 
 
 def test_a_plan_explains_a_tensor_in_words() -> None:
-    """What the tensor is, then a line for each value: base, target and the factors between."""
+    """What the tensor is, its values, then a line for each: base, target and the factors between."""
     found = make_plan(make_recipe(SEARCHED), **LARGER)
-    first, *lines = found.explain("blocks.3.mlp.down.weight").splitlines()
+    first, use, moved, *lines = found.explain("blocks.3.mlp.down.weight").splitlines()
     for part in ("mlp_out", "hidden_weight", "block 4 of 4", "by its shape", "width x2"):
         assert part in first
+    lr = found["blocks.3.mlp.down.weight"].values["lr"]
+    assert f"use lr {lr.target:.3g}" in use
+    assert f"lr x{lr.target / lr.base:.3g} (for width" in moved
     named = [line.split(" = ")[0].strip() for line in lines]
     assert named == [
         *("lr", "weight_decay", "eps", "1 - beta1", "1 - beta2", "init_std", "multiplier", "tau")
