@@ -80,8 +80,8 @@ class Estimate:
         """Plain values, for JSON."""
         return {
             **self.cost.to_dict(),
-            "seconds": round(self.seconds, 1),
-            "seconds_compiling": round(self.compiling, 1),
+            "seconds": float(f"{self.seconds:.3g}"),
+            "seconds_compiling": float(f"{self.compiling:.3g}"),
             "device": self.device,
             "known": self.known,
             "memory_bytes": self.memory,
