@@ -599,7 +599,7 @@ def test_a_module_stands_for_its_tensors() -> None:
 
 
 def test_a_plan_explains_a_tensor_in_words() -> None:
-    """What the tensor is, its values, then for each the base, the target and the factors between."""
+    """What the tensor is, its values, then for each base, target and the factors between."""
     found = make_plan(make_recipe(SEARCHED), **LARGER)
     first, use, moved, *lines = found.explain("blocks.3.mlp.down.weight").splitlines()
     for part in ("mlp_out", "hidden_weight", "block 4 of 4", "by its shape", "width x2"):

@@ -12,6 +12,15 @@ def off(words: str) -> Any:
     return arg(help=words, help_behavior_hint="")
 
 
+def part(words: str) -> Any:
+    """Of a part that some defaults have and others lack: `--NAME` adds it, `--no-NAME` leaves it
+    out, whichever there is."""
+    return arg(
+        help=words,
+        help_behavior_hint=lambda default: "(this leaves it out)" if default == "True" else "",
+    )
+
+
 def named(name: str) -> Any:
     """A flag of another name than the field's."""
     return arg(name=name)

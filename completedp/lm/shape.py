@@ -7,7 +7,7 @@ from typing import Annotated
 
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
-from completedp.common.flags import off
+from completedp.common.flags import off, part
 
 MLPS = ("gelu", "swiglu")
 
@@ -24,9 +24,9 @@ class Shape:
     """Feed-forward width over width."""
     qk_norm: Annotated[bool, off("Leave queries and keys as they are, without norms.")] = True
     """Normalise queries and keys, head by head."""
-    bias: bool = False
+    bias: Annotated[bool, part("Biases on the linear layers of the blocks.")] = False
     """Biases on the linear layers of the blocks."""
-    output_bias: bool = False
+    output_bias: Annotated[bool, part("A bias on the logits.")] = False
     """A bias on the logits."""
 
     def __post_init__(self) -> None:
