@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long, say_estimate
+from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
@@ -43,7 +43,6 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
 
     def __post_init__(self) -> None:
         StudyConfig.__post_init__(self)
-        WorkerConfig.__post_init__(self)
         PatientOptions.__post_init__(self)
 
     def run(self) -> int:
@@ -52,7 +51,7 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
         from completedp.studies.run import open_study
         from completedp.studies.session import work_shown
         from completedp.studies.store import Store
-        from completedp.training.estimate import Estimate, estimate_trials
+        from completedp.training.estimate import Estimate, estimate_trials, say_estimate
 
         objective = self._objective(as_config(self, StudyConfig))
         spec, runner = objective.spec, objective.runner

@@ -28,6 +28,7 @@ from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
 from completedp.studies.listed import identity, listed_losses, listed_spec, plan_of
+from completedp.studies.outlook import outlook
 from completedp.studies.run import open_study, start, start_from
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
@@ -36,6 +37,8 @@ from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, Task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
+from completedp.training.estimate import estimate_trials, say_estimate
+from completedp.training.runner import Runner
 
 STUDY = "sweep"
 
@@ -141,6 +144,9 @@ def sweep(
         overrides=overrides,
     )
     options = WorkerConfig(slots=slots, device=device, compile=compile)
+    if not quiet:
+        left = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY).left
+        say_estimate(estimate_trials(Runner(task, slots=slots, device=device), begin, left))
     return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet)
 
 
