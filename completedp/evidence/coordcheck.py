@@ -12,7 +12,7 @@ rules, so that a wrong exponent in the table shows:
 
 from __future__ import annotations
 
-from completedp.evidence.measure import LOGITS, STREAM
+from completedp.evidence.measure import BLOCKS, LOGITS, STREAM
 from completedp.evidence.rows import Row
 from completedp.evidence.scaling import Measurement
 from completedp.theory.roles import MODULE_TYPES, Role
@@ -27,7 +27,7 @@ def expected_slope(quantity: str, module_type: str, axis: str, alpha: float) -> 
         hidden = role is not None and role.in_blocks
         return alpha - 1.0 if axis == "depth" and hidden else 0.0
     if quantity == "change":
-        return 0.0 if module_type in (STREAM, LOGITS, "unembedding") else None
+        return 0.0 if module_type in (STREAM, BLOCKS, LOGITS, "unembedding") else None
     if quantity == "initial" and role is not None and role.is_matrix:
         return -0.5 if axis == "width" and role is Role.OUTPUT_WEIGHT else 0.0
     return None
