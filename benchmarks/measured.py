@@ -1,4 +1,4 @@
-"""What checks measured, kept in a small file: every size and seed, so that all else is arithmetic."""
+"""What checks measured, kept in a small file by size and seed: all else is arithmetic."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 
 Tiny Llama, Qwen3, GPT-2 (untied), DeepSeek V3 and gpt-oss, made from their configs, as `completedp
 coordcheck --model benchmarks.model_checks:llama` would. What was measured is in
-data/model-checks.json.xz, and the table in docs/checks.md is made of it by `make docs`; a few minutes
-on two CPU cores, going on where it stopped.
+data/model-checks.json.xz, and the table in docs/checks.md is made of it by `make docs`. A few
+minutes on two CPU cores; it goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def table(data: dict[str, Any]) -> str:
             for check, judge in checks.items():
                 for axis in ("width", "depth"):
                     found = unpacked(data[name][f"{rules} {axis}"])
-                    rows = judge(found, _settings().tolerance)
+                    rows = judge(found)
                     rows = [row for row in rows if row.verdict != "known"]
                     far = max(rows, key=lambda row: abs(row.slope - row.expected))
                     failed = sum(row.verdict == "fail" for row in rows)

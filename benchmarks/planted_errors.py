@@ -1,31 +1,28 @@
 """Plant one wrong exponent at a time and see which check notices: the table in docs/checks.md.
 
-    python benchmarks/planted_errors.py run     # about 30 minutes on one core; goes on where it stopped
+    python benchmarks/planted_errors.py run     # ten minutes on one core; goes on where it stopped
     python benchmarks/planted_errors.py table
 
-Every exponent of Complete(d)P is moved by +1/4 and -1/4, one at a time, and by +1/2 and -1/2 where that
-is not caught. What was measured
-is in data/planted-errors.json.xz: log2 of root mean squares by size and seed, for the sound rules (with
-more seeds, which give the rate of false alarms) and for every error that a run of training can show.
-Exponents of eps are judged on the sound rules' gradients, which eps does not move here, and those of
-batch and tokens by arithmetic.
+Every exponent of Complete(d)P is moved by +1/4 and -1/4, one at a time, and by +1/2 and -1/2 where
+that is not caught. What was measured is in data/planted-errors.json.xz, for every error that
+training can show, and for the sound rules with more seeds, which give the rate of false alarms.
+Exponents of eps are judged on the sound rules' gradients, which eps does not move here, and those
+of batch and tokens by arithmetic.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import lzma
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measured import FOLDER, packed, read, unpacked, write
 
-from completedp.common.files import write_bytes_atomically
+from completedp.evidence import coordcheck, gradcheck
 from completedp.evidence.check import Check, make_check
 from completedp.evidence.config import CheckSettings
 from completedp.evidence.coordcheck import coordinate_rows
@@ -35,13 +32,14 @@ from completedp.evidence.scaling import Measurement, sweep
 from completedp.theory.roles import Role
 from completedp.theory.rules import AXES, HYPERPARAMETERS, Rules, Shift
 
-DATA = Path(__file__).parent / "data" / "planted-errors.json.xz"
+DATA = FOLDER / "planted-errors.json.xz"
 SETTINGS = CheckSettings(widths=(64, 128, 256), depths=(2, 4, 8), batch=512, device="cpu")
 SOUND_SEEDS = 24
 SIZES = {0.25: "1/4", 0.5: "1/2"}
 """Of errors, with either sign."""
 TRAINED = ("lr", "init_std", "multiplier")
 NOT_CAUGHT = "not caught"
+Judge = Callable[[Measurement], list[Row]]
 
 
 def every_shift(by: float) -> Iterator[Shift]:
@@ -76,7 +74,7 @@ def caught_by(shift: Shift, check: Check, rules: Rules, sound: dict[str, Measure
     """The checks that fail with that error planted; `sound` are measurements without it."""
     wrong = replace(rules, shifts=(shift,))
     measured = sweep(check, wrong, shift.axis) if needs_training(shift) else None
-    return judged(shift, rules, sound, measured, check.tolerance)
+    return judged(shift, rules, sound, measured)
 
 
 def judged(
@@ -84,7 +82,6 @@ def judged(
     rules: Rules,
     sound: dict[str, Measurement],
     measured: Measurement | None,
-    tolerance: float,
 ) -> list[str]:
     """The checks that fail, given what was measured with the error where it shows in training."""
     wrong, caught = replace(rules, shifts=(shift,)), []
@@ -92,9 +89,9 @@ def judged(
         caught.append("invariants")
     if shift.hyperparameter == "eps" and shift.axis in sound:
         # eps is far below the gradients in these runs, so they are those of the sound rules.
-        if failed(gradient_rows(replace(sound[shift.axis], rules=wrong), tolerance)):
+        if failed(gradient_rows(replace(sound[shift.axis], rules=wrong))):
             caught.append("gradcheck")
-    elif measured is not None and failed(coordinate_rows(measured, tolerance)):
+    elif measured is not None and failed(coordinate_rows(measured)):
         caught.append("coordcheck")
     return caught
 
@@ -107,13 +104,12 @@ def failed(rows: Sequence[Row]) -> bool:
 def run() -> None:
     """Measure what is not measured yet, small errors first, and write it down after each."""
     check, rules = make_check(settings=SETTINGS), Rules()
-    data = read() if DATA.exists() else {"sound": {}, "planted": {}}
-    data["config"] = check.to_dict()
+    data = read(DATA) or {"config": check.to_dict(), "sound": {}, "planted": {}}
     for axis in check.axes:
         if axis not in data["sound"]:
             print(f"sound {axis}", flush=True)
-            data["sound"][axis] = _values(replace(check, seeds=SOUND_SEEDS), rules, axis)
-            _write(data)
+            data["sound"][axis] = packed(sweep(replace(check, seeds=SOUND_SEEDS), rules, axis))
+            write(DATA, data)
     for size in SIZES:
         for shift in itertools.chain(every_shift(size), every_shift(-size)):
             known = shift_name(shift) in data["planted"] or has_no_effect(shift)
@@ -121,34 +117,8 @@ def run() -> None:
                 continue
             print(f"planted {shift_name(shift)}", flush=True)
             wrong = replace(rules, shifts=(shift,))
-            data["planted"][shift_name(shift)] = _values(check, wrong, shift.axis)
-            _write(data)
-
-
-def _values(check: Check, rules: Rules, axis: str) -> dict[str, Any]:
-    found = sweep(check, rules, axis).values
-    return {" ".join(key): np.round(values, 4).tolist() for key, values in found.items()}
-
-
-def _write(data: dict[str, Any]) -> None:
-    packed = json.dumps(data, separators=(",", ":")).encode()
-    write_bytes_atomically(DATA, lzma.compress(packed, preset=6))
-
-
-def read() -> dict[str, Any]:
-    """What was measured."""
-    return json.loads(lzma.decompress(DATA.read_bytes()))
-
-
-def measurement(
-    values: dict[str, list[list[float]]], axis: str, rules: Rules, seeds: Sequence[int]
-) -> Measurement:
-    """A measurement from the file, of some of its seeds."""
-    sizes = getattr(SETTINGS, f"{axis}s")
-    each = {key: np.array(value)[:, list(seeds)] for key, value in values.items()}
-    return Measurement(
-        axis, rules, sizes, {(k.split()[0], k.split()[1]): v for k, v in each.items()}
-    )
+            data["planted"][shift_name(shift)] = packed(sweep(check, wrong, shift.axis))
+            write(DATA, data)
 
 
 def smaller_caught(data: dict[str, Any], shift: Shift) -> bool:
@@ -159,13 +129,10 @@ def smaller_caught(data: dict[str, Any], shift: Shift) -> bool:
 
 def seen_by(data: dict[str, Any], shift: Shift) -> list[str]:
     """The checks that see an error, by what was measured."""
-    rules, seeds = Rules(), range(SETTINGS.seeds)
-    sound = {axis: measurement(v, axis, rules, seeds) for axis, v in data["sound"].items()}
-    measured = None
-    if needs_training(shift):
-        values = data["planted"][shift_name(shift)]
-        measured = measurement(values, shift.axis, replace(rules, shifts=(shift,)), seeds)
-    return judged(shift, rules, sound, measured, SETTINGS.tolerance)
+    seeds = range(SETTINGS.seeds)
+    sound = {axis: unpacked(each, seeds) for axis, each in data["sound"].items()}
+    trained = data["planted"][shift_name(shift)] if needs_training(shift) else None
+    return judged(shift, Rules(), sound, None if trained is None else unpacked(trained))
 
 
 def table(data: dict[str, Any]) -> str:
@@ -188,15 +155,27 @@ def _cell(data: dict[str, Any], shift: Shift) -> str:
     return NOT_CAUGHT
 
 
-def false_alarms(data: dict[str, Any], name: str, tolerance: float) -> tuple[int, int]:
-    """How many checks of the sound rules fail, and of how many: each of three seeds of their own."""
-    judge, rules = {"coordcheck": coordinate_rows, "gradcheck": gradient_rows}[name], Rules()
-    groups = np.arange(SOUND_SEEDS).reshape(-1, SETTINGS.seeds)
+def false_alarms(data: dict[str, Any], judge: Judge, seeds: int) -> tuple[int, int]:
+    """How many checks of the sound rules fail, and of how many, each with seeds of its own."""
+    groups = np.arange(SOUND_SEEDS).reshape(-1, seeds)
     alarms = 0
-    for seeds in groups:
-        each = [measurement(v, axis, rules, seeds) for axis, v in data["sound"].items()]
-        alarms += any(failed(judge(one, tolerance)) for one in each)
+    for group in groups:
+        each = [unpacked(axis, group.tolist()) for axis in data["sound"].values()]
+        alarms += any(failed(judge(one)) for one in each)
     return alarms, len(groups)
+
+
+def alarms(data: dict[str, Any]) -> str:
+    """Markdown: how often sound rules fail, by check and number of seeds."""
+    checks: dict[str, tuple[Judge, float]] = {
+        "coordcheck": (coordinate_rows, coordcheck.TOLERANCE),
+        "gradcheck": (gradient_rows, gradcheck.TOLERANCE),
+    }
+    lines = ["| check | tolerance | false alarms, three seeds | one seed |", "| --- " * 4 + "|"]
+    for name, (judge, tolerance) in checks.items():
+        said = [f"{n} of {of}" for n, of in (false_alarms(data, judge, seeds) for seeds in (3, 1))]
+        lines.append(f"| {name} | {tolerance:g} | {' | '.join(said)} |")
+    return "\n".join(lines)
 
 
 def shift_name(shift: Shift) -> str:
@@ -211,11 +190,8 @@ def main() -> None:
     if parser.parse_args().what == "run":
         run()
         return
-    data = read()
-    print(table(data))
-    for name in ("coordcheck", "gradcheck"):
-        alarms, of = false_alarms(data, name, SETTINGS.tolerance)
-        print(f"false alarms of {name}: {alarms} of {of}")
+    data = read(DATA)
+    print(f"{table(data)}\n\n{alarms(data)}")
 
 
 if __name__ == "__main__":

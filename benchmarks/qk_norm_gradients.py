@@ -9,34 +9,31 @@ its square is that of the heads one by one and of what they have in common:
     G_j^2 = sum_i g_ij^2 + sum_{i != k} g_ij g_kj
 
 Both are measured here on the reference model in float64, layer by layer, over the later half of ten
-steps: for alpha = 1/2 trained as the check trains and with weights that stay where they start, and for
-alpha = 1. Then the check's other rows at alpha = 1/2, with QK norms and without.
+steps: for alpha = 1/2 trained as the check trains and with weights that stay where they start, and
+for alpha = 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import lzma
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from measured import FOLDER, read, write
 from torch import Tensor, nn
 
 import completedp as cdp
-from completedp.common.files import write_bytes_atomically
 from completedp.evidence.windows import VOCAB, byte_windows
 from completedp.tasks.data import training_batches
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
 
-DATA = Path(__file__).parent / "data" / "qk-norm-gradients.json.xz"
+DATA = FOLDER / "qk-norm-gradients.json.xz"
 BASE = Scale(width=64, depth=4, batch=512, tokens=10 * 512)
 CONTEXT, STEPS, SEEDS = 64, 10, 4
 SIZES = [(64, 4), (64, 8), (64, 16), (64, 32), (256, 4), (256, 8), (256, 16)]
@@ -46,6 +43,12 @@ CASES = {
     "alpha 1": (1.0, 0.02, 2.0**-10),
 }
 """alpha, the hidden weights' start and the learning rate: those of `completedp gradcheck`."""
+ALONG = [
+    ("depth 4 to 32, 4 heads", "depth", 64),
+    ("depth 4 to 16, 16 heads", "depth", 256),
+    ("width 64 to 256, depth 4", "width", 4),
+    ("width 64 to 256, depth 16", "width", 16),
+]
 
 
 def recipe_of(alpha: float, start: float, lr: float) -> cdp.Recipe:
@@ -84,7 +87,7 @@ def watched(model: nn.Module, found: dict[str, list[Tensor]]) -> Iterator[None]:
 
 
 def measured(case: str, scale: Scale, seed: int) -> dict[str, list[float]]:
-    """Mean squares over gains and steps, layer by layer, of the gradient and of heads one by one."""
+    """Mean squares over gains and steps, by layer, of the gradient and of heads one by one."""
     model = model_at(scale)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a recipe that nobody trains with
@@ -112,7 +115,7 @@ def measured(case: str, scale: Scale, seed: int) -> dict[str, list[float]]:
 
 def run() -> None:
     """Measure what is not measured yet, and write it down after each size."""
-    rows: list[dict[str, Any]] = read() if DATA.exists() else []
+    rows: list[dict[str, Any]] = read(DATA).get("rows", [])
     known = {(row["width"], row["depth"], row["case"]) for row in rows}
     for width, depth in SIZES:
         for case in CASES:
@@ -123,20 +126,50 @@ def run() -> None:
             for seed in range(SEEDS):
                 row = {"width": width, "depth": depth, "case": case, "seed": seed}
                 rows.append(row | measured(case, scale, seed))
-            write_bytes_atomically(DATA, lzma.compress(json.dumps(rows).encode(), preset=9))
+            write(DATA, {"rows": rows})
 
 
-def read() -> list[dict[str, Any]]:
-    """What was measured."""
-    return json.loads(lzma.decompress(DATA.read_bytes()))
+def table(data: dict[str, Any]) -> str:
+    """Markdown: with which power of depth and width the gradient goes, and its two parts."""
+    lines = ["| | along | gradient | heads one by one | what they have in common |"]
+    lines.append("| --- " * 5 + "|")
+    for case in CASES:
+        for along, axis, fixed in ALONG:
+            other = "width" if axis == "depth" else "depth"
+            mine = [r for r in data["rows"] if r["case"] == case and r[other] == fixed]
+            sizes = sorted({row[axis] for row in mine})
+            if len(sizes) < 2:
+                continue
+            parts = [_parts([r for r in mine if r[axis] == size]) for size in sizes]
+            slopes = [_slope(sizes, [part[i] for part in parts]) for i in range(3)]
+            lines.append(f"| {case} | {along} | {' | '.join(slopes)} |")
+    return "\n".join(lines)
+
+
+def _parts(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """Mean squares over layers, seeds, and queries and keys: all, by head, in common."""
+    names = ("q_norm", "k_norm")
+    whole, heads = (
+        float(np.mean([np.mean(row[f"{name} {part}"]) for row in rows for name in names]))
+        for part in ("whole", "heads")
+    )
+    return whole, heads, whole - heads
+
+
+def _slope(sizes: list[int], squares: list[float]) -> str:
+    if min(squares) <= 0:
+        return "none"
+    return f"{np.polyfit(np.log2(sizes), 0.5 * np.log2(squares), 1)[0]:+.2f}"
 
 
 def main() -> None:
-    """Run, or print the table."""
+    """Measure, or print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", choices=("run", "table"))
     if parser.parse_args().what == "run":
         run()
+    else:
+        print(table(read(DATA)))
 
 
 if __name__ == "__main__":

@@ -33,9 +33,7 @@ CPU = {
     ONE: CheckSettings(
         widths=(64, 128, 256, 512), depths=(2, 4, 8, 16, 32), batch=512, parameterisations=RULES
     ),
-    HALF: CheckSettings(
-        widths=(64, 128, 256, 512), depths=(4, 8, 16, 32), batch=512, alpha=0.5
-    ),
+    HALF: CheckSettings(widths=(64, 128, 256, 512), depths=(4, 8, 16, 32), batch=512, alpha=0.5),
 }
 FULL = {
     ONE: CheckSettings(
@@ -93,8 +91,11 @@ def table(data: dict[str, Any]) -> str:
     for tensor in tensors:
         cells = [_cell(rows, *key, tensor) for _, rows, *key in columns]
         lines.append(f"| {tensor} | {' | '.join(cells)} |")
-    for tensor, said in (("blocks", "blocks (change)"), ("stream", "stream (change)"),
-                         ("unembedding", "logits (change)")):
+    for tensor, said in (
+        ("blocks", "blocks (change)"),
+        ("stream", "stream (change)"),
+        ("unembedding", "logits (change)"),
+    ):
         cells = [_cell(rows, rules, axis, "change", tensor) for _, rows, rules, axis, _ in columns]
         lines.append(f"| {said} | {' | '.join(cells[:4])} | | |")
     return "\n".join(lines)

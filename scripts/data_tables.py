@@ -2,7 +2,7 @@
 
 python scripts/data_tables.py
 
-The measurements are in benchmarks/data, the functions that make tables of them beside the experiments.
+The measurements are in benchmarks/data, and what makes tables of them is beside the experiments.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def main() -> None:
     """Rewrite the pages."""
     for name, (page, make) in TABLES.items():
         path = ROOT / "docs" / page
-        path.write_text(with_table(path.read_text(encoding="utf-8"), name, make()), encoding="utf-8")
+        text = with_table(path.read_text(encoding="utf-8"), name, make())
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

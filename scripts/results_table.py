@@ -36,13 +36,14 @@ class Place:
 PAPER = (
     Place(
         "Figure 1",
-        "Values tuned per module on 50M weights: global ones need 2.3 times the training there, and "
-        "1.32 times at about 600 times the compute",
+        "Values tuned per module on 50M weights: global ones need 2.3 times the training there, "
+        "and 1.32 times at about 600 times the compute",
         ("headline",),
     ),
     Place(
         "Figure 2",
-        "With the rules the best learning rate stays put over width, and over depth at alpha 1/2 and 1",
+        "With the rules the best learning rate stays put over width, and over depth for alpha of "
+        "1/2 and 1",
         ("lr-width", "lr-depth"),
     ),
     Place(
@@ -52,14 +53,14 @@ PAPER = (
     ),
     Place(
         "Figure 4",
-        "The best weight decay grows with the batch; divided by the root of the growth it stays put, "
-        "and by the full rule too",
+        "The best weight decay moves with the batch; divided by the root of its growth it stays "
+        "put, and by the full rule too",
         ("wd-batch",),
     ),
     Place(
         "Equations 1 and 2",
-        "AdamW's steps follow an SDE that the batch rule leaves as it is; less noise alone lowers the "
-        "loss",
+        "AdamW's steps follow an SDE that the batch rule leaves as it is; less noise alone lowers "
+        "the loss",
         ("sde",),
     ),
     Place(
@@ -84,19 +85,19 @@ PAPER = (
     ),
     Place(
         "Figure 8",
-        "Where training breaks, over two modules' learning rates, has a ragged edge; inside it the way "
-        "down is plain",
+        "Over two modules' learning rates, where training breaks has a ragged edge; inside it the "
+        "way down is plain",
         ("landscape",),
     ),
     Place(
         "Figures 9 and 10",
-        "At 7.2B weights per-module values are better at most tasks than global ones",
+        "At 7.2B weights per-module values are better than global ones at downstream tasks too",
         ("downstream",),
     ),
     Place(
         "Figure 11",
-        "On the line from global to per-module learning rates the latter are better at every scale, and "
-        "near the best",
+        "On the line from global to per-module learning rates the latter are better at every "
+        "scale, and near the best",
         ("module-transfer",),
     ),
     Place(
@@ -132,7 +133,8 @@ PAPER = (
     ),
     Place(
         "Figure 18",
-        "2,048 random trials of global values: which values matter, and how little the last trials bring",
+        "2,048 random trials of global values: which of them matter, and how the best loss falls "
+        "with trials",
         ("global-baseline",),
     ),
 )
@@ -148,18 +150,20 @@ def as_markdown(folder: Path = RESULTS) -> str:
     """Both tables: the paper's places, and the findings of every figure that has been run."""
     lines = ["| in the paper | what it found | command | ours |", "| --- " * 4 + "|"]
     lines.append(
-        "| Table 1 | The powers of width, depth, batch and tokens by which each value is multiplied | "
-        "`completedp rules` | [as printed](rules.md), but for [what it leaves open](choices.md) |"
+        "| Table 1 | By which powers of width, depth, batch and tokens each value is multiplied | "
+        "`completedp rules` | [as printed](rules.md); [what it leaves open](choices.md) |"
     )
     for place in PAPER:
         commands = ", ".join(f"`completedp figure {name}`" for name in place.figures)
-        ours = "; ".join(_summary(name, folder) for name in place.figures)
+        ours = "; ".join(dict.fromkeys(_summary(name, folder) for name in place.figures))
         lines.append(f"| {place.where} | {place.found} | {commands} | {ours} |")
-    lines += ["", "## What was measured", ""]
-    for name in FIGURES:
-        if (result := result_of(name, folder)) is not None:
-            lines += [*_findings(name, result), ""]
-    return "\n".join(lines).rstrip()
+    found = {name: result_of(name, folder) for name in FIGURES}
+    sections = [_findings(name, result) for name, result in found.items() if result is not None]
+    if sections:
+        lines += ["", "## What was measured"]
+    for section in sections:
+        lines += ["", *section]
+    return "\n".join(lines)
 
 
 def with_table(page: str, folder: Path = RESULTS) -> str:

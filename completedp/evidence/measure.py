@@ -38,9 +38,9 @@ Seen = dict[nn.Module, tuple[Any, Tensor]]
 """Input and output of modules in one forward pass."""
 
 STREAM = "stream"
-"""The residual stream after the last block, in the place of a module type. (Over all blocks the mean
-would fall with depth by itself: after l of L blocks a part of l/L is there, and the mean of its square
-is (1 + 1/L)(2 + 1/L)/6.)"""
+"""The residual stream after the last block, in the place of a module type. (The mean over all
+blocks falls with depth by itself: after l of L blocks a part of l/L has been added, and the mean of
+its square is (1 + 1/L)(2 + 1/L)/6.)"""
 BLOCKS = "blocks"
 """What all blocks together add to the stream, in the place of a module type."""
 LOGITS = "logits"

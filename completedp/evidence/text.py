@@ -16,9 +16,8 @@ from completedp.theory.roles import MODULE_TYPES, Role
 KNOWN = {
     Role.OUTPUT_NORM: "Table 1 prints x1 for the output norm's eps, its gradient falls as "
     f"m_N^{MEASURED_OUTPUT_NORM:g}; output_norm_eps=gradient follows the gradient",
-    Role.QK_NORM: "the gradient of a QK norm is a sum over heads: at the start they are random, and it "
-    "scales as m_N^-1/2 m_L^-alpha, trained they agree, and it scales as m_L^-1; Table 1 prints "
-    "m_L^-alpha",
+    Role.QK_NORM: "the gradient of a QK norm is a sum over heads: where they are random, as at the "
+    "start, it goes as m_N^-1/2 m_L^-alpha, where they agree as m_L^-1; Table 1 prints m_L^-alpha",
 }
 """Of the printed table, by role."""
 
