@@ -20,15 +20,14 @@ from completedp.theory.rules import Shift
 def test_tables_are_those_of_their_data(name: str) -> None:
     """`make docs` changes nothing, so every number in these tables has its measurements."""
     page, make = TABLES[name]
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert with_table(text, name, made := make()) == text
-    assert made in text
+    text, made = (ROOT / "docs" / page).read_text(encoding="utf-8"), make()
+    assert with_table(text, name, made) == text
     changed = made.replace("0.0", "0.1", 1) if "0.0" in made else made + "1"
     assert with_table(text, name, changed) != text  # the test can fail
 
 
 def test_what_the_planted_errors_say() -> None:
-    """An error of 1/4 is seen of all but two exponents, an error of 1/2 of all; sound rules pass."""
+    """Errors of 1/4 are seen in all but two exponents, errors of 1/2 in all; sound rules pass."""
     cells = [cell for line in table(read(DATA)).splitlines()[2:] for cell in line.split("|")[3:-1]]
     assert not any(NOT_CAUGHT in cell for cell in cells)
     assert sum("1/2" in cell for cell in cells) <= 2
