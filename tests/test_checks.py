@@ -372,7 +372,9 @@ def test_learnt_positions_are_measured() -> None:
 
 def test_python_and_the_command_line_agree(capsys: pytest.CaptureFixture[str]) -> None:
     """The same check from either has the same numbers, and the same record of what was checked."""
-    sizes = shlex.split("--widths 64 128 --depths 2 --seeds 1 --steps 2 --device cpu --json")
+    sizes = shlex.split(
+        "--widths 64 128 --depths 2 --seeds 1 --steps 2 --device cpu --json --tolerance 0.2"
+    )
     named = shlex.split("--model foreign:vit --data foreign:images --loss foreign:classification")
     named += ["--override", *(f"{regex}={kind}" for regex, kind in foreign.VIT_TYPES.items())]
     quick: dict[str, Any] = QUICK | {"widths": [64, 128], "depths": [2], "steps": 2}
@@ -467,6 +469,7 @@ SEARCHED = {
     "residual/type/mlp": 0.5,
 }
 PER_MODULE = {"widths": (64, 128, 256), "depths": (2, 4, 8), "batch": 512, "seeds": 1}
+PER_MODULE["tolerance"] = 0.2  # one seed
 
 
 def per_module_recipe(rules: Rules) -> cdp.Recipe:
