@@ -48,9 +48,10 @@ def coordcheck(
     at each of `widths` (64, 128, 256) and `depths` (2, 4, 8), on bytes of text or on `data`, by
     next-token cross-entropy or `loss(model, *batch)`. `overrides` name the module types of tensors
     that cannot be told. With a `recipe` the values are those that a plan assigns from it, and sizes
-    are its base times 1, 2 and 4 if not given. Other settings are those of `CheckSettings`: batch,
-    context, steps, seeds, alpha, output_norm_eps, lr, text, tolerance, device, shape. With `out`,
-    the numbers (JSON) and the plot (SVG) go to that folder.
+    are its base times 1, 2 and 4 if not given; with `near_limit` it is its rules, multipliers and
+    base widths that are checked. Other settings are those of `CheckSettings`: batch,
+    context, steps, seeds, alpha, output_norm_eps, lr, near_limit, text, tolerance, device, shape.
+    With `out`, the numbers (JSON) and the plot (SVG) go to that folder.
     """
     given = {"data": data, "loss": loss, "overrides": overrides, "recipe": recipe}
     sizes = {"widths": widths, "depths": depths, "parameterisations": parameterisations}
@@ -123,7 +124,8 @@ def judge(name: str, check: Check, measurements: Sequence[Measurement]) -> Check
     rows: list[Row] = []
     for measurement in measurements:
         judged = coordinate_rows if name == COORDCHECK else gradient_rows
-        rows += judged(measurement, check.tolerance)
+        usual = {} if check.tolerance is None else {"tolerance": check.tolerance}
+        rows += judged(measurement, **usual)
     if name == GRADCHECK:
         for rules in {m.rules.parameterisation: m.rules for m in measurements}.values():
             rows += invariant_rows(rules)
