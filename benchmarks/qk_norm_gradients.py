@@ -43,6 +43,7 @@ CASES = {
     "alpha 1": (1.0, 0.02, 2.0**-10),
 }
 """alpha, the hidden weights' start and the learning rate: those of `completedp gradcheck`."""
+NORMS = ("q_norm", "k_norm")
 ALONG = [
     ("depth 4 to 32, 4 heads", "depth", 64),
     ("depth 4 to 8, 16 heads", "depth", 256),
@@ -77,7 +78,7 @@ def watched(model: nn.Module, found: dict[str, list[Tensor]]) -> Iterator[None]:
         output.register_hook(lambda grad: found[name].append((grad * unit).sum((0, 1))))
 
     names = {m: name.rpartition(".")[2] for name, m in model.named_modules()}
-    norms = [m for m, name in names.items() if name in ("q_norm", "k_norm")]
+    norms = [m for m, name in names.items() if name in NORMS]
     handles = [m.register_forward_hook(keep) for m in norms]
     try:
         yield
@@ -95,7 +96,7 @@ def measured(case: str, scale: Scale, seed: int) -> dict[str, list[float]]:
     plan.initialise(seed)
     optimizer, data = plan.adamw(), byte_windows("stdlib", CONTEXT)
     batches = training_batches(data, scale.batch // CONTEXT, seed, torch.device("cpu"))
-    found: dict[str, list[Tensor]] = {"q_norm": [], "k_norm": []}
+    found: dict[str, list[Tensor]] = {name: [] for name in NORMS}
     for step in range(STEPS):
         inputs, targets = next(batches)
         kept = found if 2 * step >= STEPS else {name: [] for name in found}
@@ -142,26 +143,36 @@ def table(data: dict[str, Any]) -> str:
             sizes = sorted({row[axis] for row in mine})
             if len(sizes) < 2:
                 continue
-            parts = [_parts([r for r in mine if r[axis] == size]) for size in sizes]
-            slopes = [_slope(sizes, [part[i] for part in parts]) for i in range(3)]
+            parts = np.array([_parts([r for r in mine if r[axis] == size]) for size in sizes])
+            slopes = [_slope(sizes, parts[:, i]) for i in range(3)]
             lines.append(f"| {case} | {along} | {' | '.join(slopes)} |")
     return "\n".join(lines)
 
 
-def _parts(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
-    """Mean squares over layers, seeds, and queries and keys: all, by head, in common."""
-    names = ("q_norm", "k_norm")
+def _parts(rows: list[dict[str, Any]]) -> np.ndarray:
+    """Mean squares over layers, and queries and keys: all, by head, in common; [3, seeds]."""
     whole, heads = (
-        float(np.mean([np.mean(row[f"{name} {part}"]) for row in rows for name in names]))
+        np.array([np.mean([row[f"{name} {part}"] for name in NORMS]) for row in rows])
         for part in ("whole", "heads")
     )
-    return whole, heads, whole - heads
+    return np.array([whole, heads, whole - heads])
 
 
-def _slope(sizes: list[int], squares: list[float]) -> str:
-    if min(squares) <= 0:
+def _slope(sizes: list[int], squares: np.ndarray) -> str:
+    """The power by which the root of the mean over seeds goes, with its error by the jackknife.
+
+    Of squares, [sizes, seeds]; none where a mean is less than two standard errors from zero.
+    """
+    seeds = squares.shape[1]
+    if (squares.mean(1) < 2 * squares.std(1, ddof=1) / np.sqrt(seeds)).any():
         return "none"
-    return f"{np.polyfit(np.log2(sizes), 0.5 * np.log2(squares), 1)[0]:+.2f}"
+
+    def fit(kept: np.ndarray) -> float:
+        return float(np.polyfit(np.log2(sizes), 0.5 * np.log2(kept.mean(1)), 1)[0])
+
+    without = np.array([fit(np.delete(squares, seed, axis=1)) for seed in range(seeds)])
+    error = np.sqrt((seeds - 1) / seeds * ((without - without.mean()) ** 2).sum())
+    return f"{fit(squares):+.2f} +- {error:.2f}"
 
 
 def main() -> None:

@@ -36,12 +36,12 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
 
 def with_table(page: str, name: str, table: str) -> str:
     """A page with what is between the markers of that name made anew."""
-    begin, end = f"<!-- {name}: begin (make docs) -->\n", f"\n<!-- {name}: end -->"
+    begin, end = f"<!-- {name}: begin (make docs) -->\n", f"<!-- {name}: end -->"
     before, found, rest = page.partition(begin)
     _, ended, after = rest.partition(end)
     assert found, f"{name}: no marker"
     assert ended, f"{name}: no end"
-    return f"{before}{begin}{table}{end}{after}"
+    return f"{before}{begin}{table}\n{end}{after}"
 
 
 def main() -> None:
