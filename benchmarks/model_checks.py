@@ -5,7 +5,7 @@
 Tiny Llama, Qwen3 and GPT-2 (untied), made from their configs, as `completedp coordcheck --model
 benchmarks.model_checks:llama` would: with the rules every check passes, without (`sp`) both fail.
 DeepSeek V3 and gpt-oss are measured when asked for: gpt-oss's routers fail, having no rule.
-Prints the table of docs/models.md; a few minutes on two CPU cores.
+Prints the table of docs/results/models.md; a few minutes on two CPU cores.
 """
 
 from __future__ import annotations
