@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check docs site wheel mutants fuzz clean
+.PHONY: quickstart test test-all check docs site wheel mutants fuzz clean
 
 quickstart: .venv/ready
 	$(BIN)/completedp quickstart
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+# Those that take ten seconds each, too: examples, benches, killed clusters.
+test-all: check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 check: .venv/ready
 	$(BIN)/ruff check .

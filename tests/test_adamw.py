@@ -374,6 +374,7 @@ def test_sharded_parameters(tmp_path: Path) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_bench_optimizer() -> None:
     """`bench optimizer` times every way on the same groups and gives the ratios."""
     command = [sys.executable, "-m", "completedp", "bench", "optimizer", "--device", "cpu"]

@@ -108,6 +108,7 @@ def test_train_and_resume(tokens: str, tmp_path: Path) -> None:
     assert first.stdout == second.stdout
 
 
+@pytest.mark.slow
 def test_bench_slots() -> None:
     """`bench slots` times every way and gives the ratios."""
     sizes = ("--width", "16", "--head-dim", "8", "--sequences", "2", "--context", "8")
@@ -158,6 +159,7 @@ def test_the_rules_choices_are_flags() -> None:
     assert as_config(found, Rules) == rules
 
 
+@pytest.mark.slow
 def test_doctor() -> None:
     """`doctor` says what is there."""
     found = json.loads(run("doctor", "--json").stdout)

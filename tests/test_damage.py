@@ -8,7 +8,6 @@ import sqlite3
 import sys
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from studies import write_tokens
 from completedp.cli.main import main
 from completedp.cli.shared import VERBS
 from completedp.common.checks import printable
-from completedp.evidence.plots import search_svg
 from completedp.evidence.run import gradcheck
 from completedp.lm.corpora import fingerprint
 from completedp.lm.tokenizer import BPETokenizer
@@ -28,6 +26,7 @@ from completedp.studies import ray_workers
 from completedp.studies.engines import Proposal
 from completedp.studies.export import export_optuna
 from completedp.studies.spec import StudySpec
+from completedp.studies.status import status
 from completedp.studies.store import Store
 from completedp.theory.hparams import check_coordinate
 from completedp.training.loop import Result, _read_result, check_extra
@@ -179,7 +178,7 @@ def test_a_damaged_spec_is_one_line(spec: dict[str, Any]) -> None:
 def test_what_goes_along_with_a_checkpoint_is_read_strictly(extra: dict[str, Any]) -> None:
     """A value that a run never writes there is one line; what it does write is not."""
     assert "remove it to start over" in error_of(check_extra, Path("checkpoint"), extra)
-    good = {"seconds": 1.0, "first_loss": math.nan, "last_finite_loss": None, "noise": [[0.0] * 4]}
+    good = {"seconds": 1.0, "first_loss": None, "last_finite_loss": None, "noise": [[0.0] * 4]}
     check_extra(Path("checkpoint"), good)
     check_extra(Path("checkpoint"), {})
 
@@ -218,12 +217,6 @@ def test_a_damaged_result_is_one_line(tmp_path: Path, changes: dict[str, Any]) -
     assert "remove it" in error_of(_read_result, path)
     path.write_text(json.dumps(a_result()))
     assert _read_result(path) == Result(**a_result())
-
-
-def test_a_plot_of_nothing_but_divergence() -> None:
-    """Studies without a trial that ended well have a plot without dots."""
-    row = SimpleNamespace(sequence=0, status="diverged", loss=math.inf)
-    assert "1 trials" in search_svg({"mine": [row]})
 
 
 @pytest.mark.parametrize("verb", ["coordcheck", "gradcheck"])
@@ -350,6 +343,22 @@ def test_what_sqlite_refuses_says_what_to_do(path: Path, code: str, words: str) 
 
     with Store(str(path), create=False) as store:
         assert words in error_of(store._database.run, refused)
+
+
+def test_text_that_is_no_text_is_one_line(path: Path) -> None:
+    """Bytes that are not UTF-8, in a table or in SQLite's words, mean a damaged file."""
+
+    def refused(_: Any) -> None:
+        b"\xe5".decode()
+
+    with Store(str(path), create=False) as store:
+        assert "is damaged" in error_of(store._database.run, refused)
+
+
+def test_the_status_of_a_spec_without_an_engine(path: Path) -> None:
+    """A spec that lost its engine is one line."""
+    with Store(str(path)) as store:
+        assert "spec is damaged" in error_of(status, store.create_study("mine", {"trials": 3}))
 
 
 def sqlalchemy_error(fault: Exception) -> Exception:

@@ -106,6 +106,7 @@ def assert_as_alone(found: dict[str, Any]) -> None:
         assert its["losses"] == pytest.approx(wanted["losses"], abs=1e-9), way
 
 
+@pytest.mark.slow
 def test_wrapping_in_any_order_changes_nothing(tmp_path: Path) -> None:
     """Sharded, copied or compiled, before or after: equal groups, initial bits and losses."""
     found = on_ranks(2, "wrap", tmp_path / "found.json")
@@ -185,6 +186,7 @@ def test_the_newest_checkpoint_counts(folder: Path) -> None:
         assert find_checkpoint(run) == run / newest
 
 
+@pytest.mark.slow
 def test_interrupted_ranks_stop_together_and_others_go_on(folder: Path) -> None:
     """SIGTERM saves, and 4 ranks and then 1 go on to the end that one process comes to alone."""
     run = folder / "chain"

@@ -30,6 +30,7 @@ def test_an_example_is_short(name: str) -> None:
     assert "cdp.plan(" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_learns(name: str, tmp_path: Path) -> None:
     """It exits with 0, its loss falls by more than 1, and the folder it ran in stays empty."""

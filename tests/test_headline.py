@@ -9,7 +9,6 @@ import pytest
 from studies import OPTIONS, write_tokens
 
 from completedp.evidence.figures.headline import (
-    ARMS,
     FIGURE,
     GLOBAL,
     MODULE,
@@ -105,4 +104,3 @@ def test_an_arm_in_the_shared_study_is_the_arm_alone(tmp_path: Path) -> None:
         )
     assert moved.recipe.schedule.warmup == pytest.approx(0.1)
     assert moved.recipe.schedule.power == pytest.approx(1.5)
-    assert set(ARMS) == {UNIFORM, GLOBAL, MODULE}

@@ -17,6 +17,7 @@ import completedp as cdp
 from completedp.apply.plan import Plan, plan
 from completedp.lm.qwen3 import save_as_qwen3
 from completedp.lm.transformer import Transformer
+from completedp.tasks.sources import HuggingFace
 
 WIDTH, DEPTH = 128, 4
 LLAMA = {
@@ -292,3 +293,16 @@ def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Where it is not installed one line says what to install."""
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "completedp[hf]" in error_of(save_as_qwen3, make_model(mlp="swiglu"), tmp_path)
+
+
+def test_a_wider_config_has_wider_experts() -> None:
+    """Every feed-forward width of a config goes with the width, those of its experts too."""
+    from transformers import CONFIG_MAPPING
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    own = {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 96}
+    config = CONFIG_MAPPING["qwen2_moe"](**(LLAMA | sizes | own | {"intermediate_size": 128}))
+    wider = HuggingFace("hf:x", config).scaled(scale(width=128, depth=2))
+    assert wider.intermediate_size == 256
+    assert wider.moe_intermediate_size == 96
+    assert wider.shared_expert_intermediate_size == 192

@@ -137,6 +137,7 @@ def frozen_at_work(study: Study, worker: str, pid: int) -> list[int]:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @needs_ray
 def test_a_killed_worker_is_replaced(data: str, folder: Path, tmp_path: Path) -> None:
     """Ray starts a killed worker again, and every trial of the budget is finished exactly once."""

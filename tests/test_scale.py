@@ -37,7 +37,7 @@ def test_bad_ratio_is_one_line_quoting_the_value(name: str, value: Any) -> None:
 
 
 def test_a_depth_that_no_list_could_hold() -> None:
-    """More than a million blocks are refused before anything is made of that length."""
+    """More than 10,000 blocks are refused before anything is made of that length."""
     assert "depth = 1000000000000" in error_of(Scale, **(BASE | {"depth": 10**12}))
 
 

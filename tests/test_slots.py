@@ -174,6 +174,7 @@ def test_early_stop_frees_the_slot(data: str, recipe: Recipe) -> None:
     assert len(outcomes[1].losses) == 20
 
 
+@pytest.mark.slow
 def test_mixed_trials_keep_slots_busy(data: str, recipe: Recipe) -> None:
     """Different lengths, divergences and early stops leave over 95% of the slot-steps at work."""
     wild = plan_for(recipe.with_values(lr=1e300))

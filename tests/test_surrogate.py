@@ -96,6 +96,7 @@ def test_it_is_read_from_a_file(surrogate: Surrogate, tmp_path: Path) -> None:
     assert "too few" in error_of(Surrogate, points[:20], losses[:20], KNOWN.bounds)
 
 
+@pytest.mark.slow
 def test_the_shipped_trials_make_a_landscape_to_search() -> None:
     """search_engines.py runs on them in their own dimensions, and a search there gets better."""
     run = search_engines._run(("recombine", "surrogate", 0, 16, 0, 100))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from completedp.common.extras import import_extra
@@ -54,50 +54,6 @@ def check_svg(result: CheckResult, quantities: Sequence[str] = tuple(_QUANTITY_T
             panel.tick_params(labelsize=7, labelleft=True)
             if panel is panels[0]:
                 panel.set_ylabel("root mean square", fontsize=8)
-    return svg_text(figure)
-
-
-def curves_svg(
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str
-) -> str:
-    """Named curves in one panel."""
-    plt = pyplot()
-    figure, panel = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for name, (xs, ys) in curves.items():
-        panel.plot(xs, ys, label=name, linewidth=1.4)
-    panel.set_xlabel(x)
-    panel.set_ylabel(y)
-    panel.grid(alpha=0.3)
-    panel.legend(frameon=False)
-    return svg_text(figure)
-
-
-def search_svg(studies: Mapping[str, Sequence[Any]]) -> str:
-    """Losses of studies' trials as they finished: whole ones as dots, the best so far as a line."""
-    plt = pyplot()
-    figure, panels = plt.subplots(
-        1,
-        len(studies),
-        figsize=(4.6 * len(studies), 3.4),
-        squeeze=False,
-        sharey=True,
-        layout="constrained",
-    )
-    shown: list[float] = []
-    for panel, (name, rows) in zip(panels[0], studies.items(), strict=True):
-        whole = [row for row in rows if row.status == "ok"]
-        whole.sort(key=lambda row: row.sequence)
-        places, losses = [row.sequence for row in whole], [row.loss for row in whole]
-        best = [min(losses[: i + 1]) for i in range(len(losses))]
-        panel.plot(places, losses, ".", markersize=4, alpha=0.6)
-        panel.plot(places, best, linewidth=1.4)
-        panel.set_title(f"{name}, {len(rows)} trials", fontsize=10)
-        panel.set_xlabel("trial, as they finished")
-        panel.grid(alpha=0.3)
-        shown += losses[:1] + sorted(losses)[: math.ceil(0.9 * len(losses))]  # not the worst
-    if shown:  # else none trained to its end
-        panels[0][0].set_ylim(min(shown) - 0.02, max(shown) + 0.05)
-    panels[0][0].set_ylabel("validation loss")
     return svg_text(figure)
 
 

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from completedp.apply.table import WIDE, render
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.figures.figure import Found
-from completedp.evidence.figures.headline import GLOBAL, MODULE, Headline, HeadlineSize
+from completedp.evidence.figures.headline import GLOBAL, MODULE, UNTUNED, Headline, HeadlineSize
 from completedp.evidence.figures.lab import Lab, stdlib_tokens
 from completedp.evidence.figures.settings import setting
-from completedp.evidence.plots import require_matplotlib, search_svg
+from completedp.evidence.plots import require_matplotlib
 from completedp.evidence.report import Report
+from completedp.evidence.reporting.recipes import recipe_part
+from completedp.evidence.reporting.searches import search_part
 from completedp.studies.config import WorkerConfig
 from completedp.studies.store import Store
 from completedp.theory.recipe import Recipe
@@ -32,14 +35,16 @@ SIZE = "quickstart"
 STORY = HeadlineSize(
     setting=setting("cpu", width=32, depth=2, sequences=8, steps=256),
     token_exponent=0.25,
-    site=Ratios(depth=2, tokens=2),
+    site=Ratios(depth=2),
+    shared=32,
     trials=64,
     rungs=(Ratios(depth=2, tokens=2),),
     rung_seeds=2,
     scales=(Ratios(), Ratios(width=2, depth=2, batch=2, tokens=4)),
     seeds=(4, 2),
     lengths=(1.5,),
-    arms=(GLOBAL, MODULE),
+    arms=(UNTUNED, GLOBAL, MODULE),
+    tunables=("lr", "weight_decay", "init_std", "residual", "power"),
 )
 OPTIONS = WorkerConfig(device="cpu")
 
@@ -48,7 +53,10 @@ def quickstart(out: Path) -> dict[str, Any]:
     """Run it all; returns what was found, and writes it to a page."""
     require_matplotlib()
     out = out.expanduser()
-    story = Headline(sizes={SIZE: STORY})
+    story = Headline(
+        claim="Untuned, global and per-module values, carried to a larger model",
+        sizes={SIZE: STORY},
+    )
     with only_process(out), Store(str(out / "search.db")) as store:
         _say(f"base: {STORY.setting.base}, the standard library's sources as bytes")
         _say(f"target: {_target()}")
@@ -57,11 +65,7 @@ def quickstart(out: Path) -> dict[str, Any]:
         recipe = Recipe.from_dict(found.numbers["recipes"][MODULE])
         recipe.save(out / "recipe.json")
         page = out / "report.html"
-        trials = {
-            f"{name} values, at the base": [row for row in rows if row.site == 0]
-            for name, rows in ((arm, store.study(arm).trials()) for arm in STORY.arms)
-        }
-        _report(page, lab, found, trials, recipe)
+        _report(page, lab, found, recipe)
     result = {
         "sentence": sentence(found.numbers),
         "report": str(page),
@@ -77,50 +81,53 @@ def quickstart(out: Path) -> dict[str, Any]:
 def sentence(numbers: Mapping[str, Any]) -> str:
     """What happened at the target, whichever way it went."""
     there, speedup = numbers["scales"][-1], numbers["target"]
-    modules, tuned = there["means"][MODULE], there["means"][GLOBAL]
+    modules, tuned, untuned = (there["means"][arm] for arm in (MODULE, GLOBAL, UNTUNED))
     if tuned is None or modules is None:
         who = "global" if tuned is None else "per-module"
         return f"At the target the {who} values diverge."
-    text = f"At the target: {modules:.4f} with per-module values, {tuned:.4f} with global ones"
+    before = "diverges" if untuned is None else f"{untuned:.4f}"
+    text = (
+        f"Loss at the target: {before} untuned, {tuned:.4f} with global values tuned small, "
+        f"{modules:.4f} with per-module values tuned small."
+    )
     if not tuned > modules:
-        return f"{text}: the per-module values did not help there."
-    text += f", better by {tuned - modules:.4f}"
+        return f"{text} Per-module values did not help there."
     if speedup["value"] is None:
-        return f"{text}; longer training did not bring the global ones any nearer."
+        return f"{text} Longer training did not bring the global values any nearer."
     shown = f"{speedup['value']:.2f} times the tokens"
     if speedup["low"] is not None:
         high = "" if speedup["high"] is None else f" to {speedup['high']:.2f}"
         shown += f" ({speedup['low']:.2f}{high or ' or more'}, by the spread of the seeds)"
-    return f"{text}, for which the global ones would need {shown}."
+    return f"{text} To match them, the global values would need {shown}."
 
 
 def _target() -> Scale:
     return STORY.setting.base.times(STORY.scales[-1])
 
 
-def _report(
-    page: Path, lab: Lab, found: Found, trials: Mapping[str, Sequence[Any]], recipe: Recipe
-) -> None:
+def _report(page: Path, lab: Lab, found: Found, recipe: Recipe) -> None:
     report = Report("completedp quickstart")
-    report.paragraph(sentence(found.numbers))
+    report.paragraph(sentence(found.numbers), "lead")
     report.heading("From the base to the target")
     report.paragraph(
         f"Base: {STORY.setting.base}; target: {_target()}; text: the Python standard library's "
-        f"sources, as bytes. Both arms had {2 * STORY.trials} trials, half of them at twice the "
-        "depth and tokens, and the same ladder chose. Fresh seeds; the global values are also "
-        "trained for longer, to see how many tokens they would need."
+        f"sources, as bytes. Global and per-module values had {STORY.total} trials each, half of "
+        f"them at {STORY.setting.base.times(STORY.site)}, and the same ladder chose. Fresh seeds; "
+        "the global values are also trained for longer, to see how many tokens they would need."
     )
     report.figure(found.svg)
     report.preformatted(found.text)
-    report.heading("The searches")
-    report.paragraph(
-        "A dot is a trial at the base, the line the best so far, which is partly the luckiest."
-    )
-    report.figure(search_svg(trials))
-    report.heading("The recipe, at the target")
-    report.paragraph("recipe.json; every value with its factors: completedp plan.")
-    task = lab.task(STORY.setting)
-    report.preformatted(str(task.plan(recipe, _target())))
+    for arm in (GLOBAL, MODULE):
+        part = search_part(lab.store.study(arm), "search.db")
+        report.heading(f"The search of {arm} values")
+        report.paragraph(part.found)
+        part.body(report)
+    report.heading("The recipe")
+    recipe_part(page.with_name("recipe.json"), recipe).body(report)
+    report.heading("The plan: the recipe at the target")
+    report.paragraph("Every value with its factors: completedp plan --explain NAME.")
+    plan = lab.task(STORY.setting).plan(recipe, _target())
+    report.preformatted(render(plan, plan.cautions, WIDE))
     report.write(page)
 
 

@@ -126,6 +126,11 @@ class Database:
                 with engine.begin() as connection, self._marked_open(connection):
                     self._check_identity(connection)
                     return work(connection)
+            except UnicodeDecodeError:  # of text in a table, or in what SQLite says of it
+                raise CompletedpError(
+                    f"the store {self.shown} is damaged (its text is not UTF-8): restore it from "
+                    "a copy"
+                ) from None
             except DBAPIError as error:
                 left = began + patience - time.monotonic()
                 if not self._may_pass(error) or left <= 0:

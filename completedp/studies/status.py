@@ -71,7 +71,7 @@ def status(study: Study) -> Status:
     left = counts["budget"] - counts["finished"]
     # Losses at other sites than the first, the base, are not to be compared with those there.
     measured = [r.loss for r in done if r.status == "ok" and r.loss is not None and r.site == 0]
-    searched = study.spec["engine"] != CELLS  # the first of a list is any of its trials
+    searched = study.spec.get("engine") != CELLS  # the first of a list is any of its trials
     first = next((r.loss for r in done if searched and r.number == 0 and r.status == "ok"), None)
     return Status(
         name=study.name,

@@ -159,6 +159,17 @@ def overrides_from(pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+_HEADS = ("num_attention_heads", "num_key_value_heads")
+_HIDDEN_SIZES = (
+    "intermediate_size",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "ffn_dim",
+    "n_inner",
+)
+"""What configs call the widths of their feed-forward layers."""
+
+
 @dataclass(frozen=True)
 class HuggingFace:
     """A causal language model of transformers, at any width and depth."""
@@ -180,7 +191,7 @@ class HuggingFace:
         old = config.get_text_config()
         ratio = scale.width / old.hidden_size
         sizes = {"hidden_size": scale.width, "num_hidden_layers": scale.depth}
-        for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        for name in (*_HEADS, *_HIDDEN_SIZES):
             size = getattr(old, name, None)
             if isinstance(size, int):
                 sizes[name] = self._times(name, size, ratio)
@@ -202,7 +213,7 @@ class HuggingFace:
 
     def _times(self, name: str, size: int, ratio: float) -> int:
         scaled = size * ratio
-        if name == "intermediate_size":
+        if name in _HIDDEN_SIZES:
             return max(1, round(scaled))
         if scaled < 1 or scaled != int(scaled):
             raise CompletedpError(

@@ -110,8 +110,8 @@ class Scale:
                     f"{field.name} = {value!r:.40} must be a whole number of at least 1"
                 )
             object.__setattr__(self, field.name, int(value))  # 1e9 is welcome, and means 10**9
-        if self.depth > 10**6:
-            raise CompletedpError(f"depth = {self.depth} must be at most a million blocks")
+        if self.depth > 10_000:  # what goes through all blocks would seem to hang
+            raise CompletedpError(f"depth = {self.depth} must be at most 10,000 blocks")
         if self.tokens < self.batch:
             raise CompletedpError(
                 f"tokens = {self.tokens} is fewer than one batch of {self.batch} tokens: "

@@ -570,8 +570,11 @@ def check_extra(checkpoint: Path, extra: dict[str, Any]) -> None:
     """Raise unless what went along with a checkpoint is what `_Run` puts there."""
     noise: Any = extra.get("noise", [])
     good = (
-        all(_is_number(extra.get(key, 0.0)) for key in ("seconds", "first_loss"))
-        and (extra.get("last_finite_loss") is None or _is_number(extra["last_finite_loss"]))
+        _is_number(extra.get("seconds", 0.0))
+        and all(
+            extra.get(key) is None or _is_number(extra[key])
+            for key in ("first_loss", "last_finite_loss")
+        )
         and isinstance(noise, list)
         and all(isinstance(row, list) and len(row) == 4 for row in noise)
         and all(_is_number(x) and math.isfinite(x) for row in noise for x in row)

@@ -1,11 +1,12 @@
 """headline: per-module values of a small model against global ones, up to 500 times the FLOP.
 
-Three arms, each tuned by the same engine with trials at the base and at a deeper and longer scale,
-and each chosen by the same ladder:
+The arms; all but the first are tuned by the same engine, with trials at the base and at a deeper
+and longer scale, and chosen by the same ladder:
 
+    untuned   where `global` starts
     uniform   one value for every module, the initial scale among them: the paper's baseline
     global    the same, from an embedding that starts eight times larger than the rest
-    module    the first half of `global`'s trials, then as many again over module types
+    module    the first trials of `global`, then as many over module types as it has besides
 
 So `global` and `module` have had the same number of trials at the same scales. All are then trained
 at scales up to the target on seeds that nothing was chosen by, `global` also for longer: the
@@ -34,8 +35,8 @@ from completedp.theory.scale import Ratios, Scale
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab
 
-UNIFORM, GLOBAL, MODULE = "uniform", "global", "module"
-ARMS = {UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
+UNTUNED, UNIFORM, GLOBAL, MODULE = "untuned", "uniform", "global", "module"
+ARMS = {UNTUNED: INK, UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
 SCHEDULED = ("warmup", "power")
 TUNABLES = (*TUNABLE, *SCHEDULED)
 _FRESH = 1_000_000
@@ -56,8 +57,10 @@ class HeadlineSize:
     """Of the horizon rule; the printed 1/2 is too steep for every recipe that was measured."""
     site: Ratios
     """Where every other round of a search trains."""
+    shared: int
+    """Trials over global values that `global` and `module` have in common."""
     trials: int
-    """Of half a search: each arm has two halves."""
+    """Trials that each has after them."""
     rungs: tuple[Ratios, ...]
     rung_seeds: int
     scales: tuple[Ratios, ...]
@@ -69,6 +72,12 @@ class HeadlineSize:
     around: tuple[float, ...] = ()
     """Octaves that learning rates are moved by at the target."""
     arms: tuple[str, ...] = (UNIFORM, GLOBAL, MODULE)
+    tunables: tuple[str, ...] = TUNABLES
+
+    @property
+    def total(self) -> int:
+        """Trials of each arm."""
+        return self.shared + self.trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +106,11 @@ class Headline:
         """Searches, ladders, and the runs at every scale."""
         at = self.sizes[size]
         base, price = at.setting.base, at.setting.cost
-        searched = at.trials * (5 if UNIFORM in at.arms else 3) / 2
+        tuned = [arm for arm in at.arms if arm != UNTUNED]
+        searched = (at.total * (len(tuned) - 1) + at.trials) / 2
         total = price(base, searched) + price(base.times(at.site), searched)
         for rung in at.rungs:
-            total += price(base.times(rung), len(at.arms) * _CANDIDATES * at.rung_seeds)
+            total += price(base.times(rung), len(tuned) * _CANDIDATES * at.rung_seeds)
         for ratios, seeds in zip(at.scales, at.seeds, strict=True):
             runs = seeds * (len(at.arms) + sum(at.lengths))
             total += price(base.times(ratios), runs)
@@ -115,14 +125,16 @@ class Headline:
             GLOBAL: _start(lab.recipe(task, at.setting), at),
         }
         searches = {
-            arm: self._searched(lab, at, arm, start, trials=2 * at.trials, space="global")
+            arm: self._searched(lab, at, arm, start, trials=at.total, space="global")
             for arm, start in starts.items()
             if arm in at.arms
         }
-        middle = searches[GLOBAL].recommended_after(at.trials)
+        middle = searches[GLOBAL].recommended_after(at.shared)
         searches[MODULE] = self._searched(lab, at, MODULE, middle, trials=at.trials, space="type")
         rungs = [at.setting.base.times(rung) for rung in at.rungs]
         chosen = {arm: search.best(rungs, at.rung_seeds) for arm, search in searches.items()}
+        if UNTUNED in at.arms:
+            chosen[UNTUNED] = starts[GLOBAL]
         losses = self._trained(lab, at, starts[UNIFORM], chosen)
         return self.judge(at, losses, chosen)
 
@@ -135,7 +147,7 @@ class Headline:
             lab.task(at.setting),
             start,
             space=space,
-            tunables=TUNABLES,
+            tunables=at.tunables,
             trials=trials,
             sites=[base.times(at.site)],
             targets=[base.times(ratios) for ratios in (*at.rungs, *at.scales)],
@@ -221,7 +233,7 @@ class Headline:
             "base": rows[0]["speedup_over_global"],
             "target": {"flops_ratio": rows[-1]["flops_ratio"], **rows[-1]["speedup_over_global"]},
             "regret": regret,
-            "trials": {arm: 2 * at.trials for arm in at.arms},
+            "trials": {arm: 0 if arm == UNTUNED else at.total for arm in at.arms},
             "scales": rows,
             "learning rates at the target": {
                 arm: [[o, loss] for o, loss in sorted(curve.items())]
@@ -378,7 +390,7 @@ def _draw(
     moved: Mapping[str, Mapping[float, float]],
 ) -> str:
     below = (
-        f"Base: {at.setting.base}. {2 * at.trials} trials an arm; the same ladder chooses. "
+        f"Base: {at.setting.base}. {at.total} trials an arm; the same ladder chooses. "
         "Fresh seeds, bars of one standard error."
     )
     panels = 3 if at.around else 2
@@ -446,6 +458,7 @@ FIGURE = Headline(
             setting=setting("tiny", width=16, depth=1, sequences=2, steps=10),
             token_exponent=0.25,
             site=Ratios(tokens=2),
+            shared=8,
             trials=8,
             rungs=(Ratios(tokens=2),),
             rung_seeds=1,
@@ -458,6 +471,7 @@ FIGURE = Headline(
             setting=setting("cpu", width=32, depth=2, sequences=8, steps=400),
             token_exponent=0.25,
             site=Ratios(depth=2, tokens=2),
+            shared=64,
             trials=64,
             rungs=(Ratios(width=2, depth=2, tokens=2),),
             rung_seeds=2,
@@ -470,7 +484,8 @@ FIGURE = Headline(
             setting=setting("gpu", width=64, depth=4, sequences=16, steps=2048),
             token_exponent=0.25,
             site=Ratios(depth=2, tokens=2),
-            trials=320,
+            shared=128,
+            trials=384,
             rungs=(_TWICE,),
             rung_seeds=3,
             scales=(
@@ -487,6 +502,7 @@ FIGURE = Headline(
             setting=PAPER,
             token_exponent=0.5,
             site=Ratios(depth=2, tokens=2),
+            shared=2500,
             trials=2500,
             rungs=(_TWICE,),
             rung_seeds=3,

@@ -1,0 +1,100 @@
+"""Recipes against each other on text and models that none of them was tuned on. On a GPU.
+
+    python benchmarks/recipes_compared.py OUT.json --recipes default adamw-reference mine.json \
+        --texts stdlib=TOKENS english=TOKENS
+
+Every recipe (a file or the name of one that ships) is carried to one scale, for the reference
+model and for a Qwen3 (SwiGLU, grouped queries), and trained there on several seeds: on every text
+that is given, a folder of `completedp data`. The losses are comparable, each recipe's own: its
+schedule and the size of its heads go with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import warnings
+from pathlib import Path
+from typing import Any
+
+from completedp.lm.shape import Shape
+from completedp.lm.tokens import Manifest
+from completedp.tasks.sources import HuggingFace
+from completedp.tasks.task import Task, make_task
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+from completedp.training.runner import Runner
+
+CONTEXT = 256
+TARGET = Scale(width=256, depth=8, batch=32 * CONTEXT, tokens=32 * CONTEXT * 4096)
+FIRST_SEED = 7_000_000
+
+
+def qwen3(vocab: int, head_dim: int) -> HuggingFace:
+    """A Qwen3 whose feed-forward layers are three times its width; two queries share a key."""
+    from transformers import Qwen3Config
+
+    config = Qwen3Config(
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=8,
+        num_attention_heads=256 // head_dim,
+        num_key_value_heads=128 // head_dim,
+        head_dim=head_dim,
+        vocab_size=vocab,
+        tie_word_embeddings=False,
+    )
+    return HuggingFace("hf:qwen3", config, vocab)
+
+
+def task_of(model: str, recipe: Recipe, text: str) -> Task:
+    """What is trained with a recipe."""
+    head_dim = recipe.head_dim or 64
+    options: dict[str, Any] = {"context": CONTEXT}
+    if model == "reference":
+        return make_task(None, text, shape=Shape(head_dim=head_dim), **options)
+    return make_task(qwen3(Manifest.load(Path(text)).vocab, head_dim), text, **options)
+
+
+def losses_of(task: Task, recipe: Recipe, scale: Scale, seeds: int, device: str) -> list[float]:
+    """On fresh seeds; infinite where a run diverged."""
+    runner = Runner(task, device=device, compile=device != "cpu")
+    trials = [runner.trial(recipe, scale, FIRST_SEED + i, i) for i in range(seeds)]
+    found = [math.inf] * seeds
+    for outcome in runner.run(trials, scale, count=seeds):
+        found[outcome.key] = outcome.loss
+    return found
+
+
+def main() -> None:
+    """Train all of them; a table, and every loss in a file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--recipes", nargs="+", required=True)
+    parser.add_argument("--texts", nargs="+", required=True, metavar="NAME=TOKENS")
+    parser.add_argument("--models", nargs="+", default=["reference", "qwen3"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="for trying this script on a CPU")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")  # cautions, and types that a recipe does not know
+    scale = Scale(width=128, depth=2, batch=256, tokens=256 * 130) if args.tiny else TARGET
+    rows = []
+    print(f"at {scale}, {args.seeds} seeds")
+    for name, text in (pair.split("=", 1) for pair in args.texts):
+        for model in args.models:
+            for named in args.recipes:
+                recipe = Recipe.find(named)
+                task = task_of(model, recipe, text)
+                losses = losses_of(task, recipe, scale, args.seeds, args.device)
+                error = statistics.stdev(losses) / math.sqrt(len(losses)) if args.seeds > 1 else 0.0
+                mean = statistics.fmean(losses)
+                print(f"  {name:<10} {model:<10} {named:<40} {mean:.4f} +- {error:.4f}", flush=True)
+                rows.append({"text": name, "model": model, "recipe": named, "losses": losses})
+                args.out.write_text(json.dumps({"scale": scale.to_dict(), "runs": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
