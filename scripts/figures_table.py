@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from completedp.common.progress import duration
-from completedp.evidence.figures.figure import SIZES
+from completedp.evidence.figures.figure import SIZES, SPEEDS
 from completedp.evidence.figures.registry import FIGURES
 
 PAGE = Path(__file__).parent.parent / "docs" / "figures.md"
@@ -19,7 +19,7 @@ def as_markdown() -> str:
     """Every figure: what it claims, where the paper says it, and what each size takes."""
     lines = ["| figure | the claim | in the paper | cpu | gpu | paper |", "| --- " * 6 + "|"]
     for name, figure in FIGURES.items():
-        costs = [_short(figure.cost(size).seconds(size)) for size in SIZES]
+        costs = [_short(figure.cost(size).seconds(SPEEDS[size])) for size in SIZES]
         lines.append(f"| `{name}` | {figure.claim} | {figure.paper} | {' | '.join(costs)} |")
     return "\n".join(lines)
 

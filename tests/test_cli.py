@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from completedp import __version__
 from completedp.cli.main import _parse, main, parse_count
 from completedp.cli.shared import VERBS, Verb, as_config
 from completedp.theory.roles import Role
@@ -145,7 +146,7 @@ def test_those_that_resume() -> None:
 def test_the_rules_choices_are_flags() -> None:
     """Every choice of Rules but the shifts of ablations is a flag, spelt as it always was."""
     given = "--parameterisation mup --alpha 0.5 --axes width,depth --token-exponent 0.3"
-    given += " --output-norm-eps gradient --beta-rule power --weight-decay independent"
+    given += " --output-norm-eps gradient --beta-rule power --decay-rule independent"
     found: Any = _parse(["rules", *given.split()])
     rules = Rules(
         parameterisation="mup",
@@ -193,7 +194,7 @@ def test_doctor() -> None:
         (("train", "--data", "x", "--out", ""), "out is empty"),
         (("train", "--data", "x", "--out", "y", "--clip", "nan"), "clip = nan"),
         (("train", "--data", "x", "--out", "y", "--stop-after", "0"), "stop_after = 0"),
-        (("coordcheck", "--parameterisations"), "parameterisations = []"),
+        (("coordcheck", "--parameterisation"), "parameterisations = []"),
         (("coordcheck", "--tolerance", "nan"), "tolerance = nan"),
         (("data", "stdlib", "--out", "o", "--tokenizer", "bpe", "--vocab", "1e9"), "too large"),
         (("sweep", "--data", "x", "--out", "y"), "'x'"),
@@ -291,3 +292,72 @@ def test_counts_that_are_none(text: str) -> None:
     """What is no whole number is refused."""
     with pytest.raises(ValueError, match="not a whole number"):
         parse_count(text)
+
+
+def said(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[Any, str, str]:
+    """Exit code, output and errors of a command, in this process."""
+    monkeypatch.setattr(sys, "argv", ["completedp", *words.split()])
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return stop.value.code or 0, *capsys.readouterr()
+
+
+def test_version_and_bare_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--version` says it; a bare command, and one that lacks its part, print help and exit 0."""
+    assert said("--version", monkeypatch, capsys)[:2] == (0, f"completedp {__version__}\n")
+    for words in ("", "search", "recipe", "bench"):
+        code, out, error = said(words, monkeypatch, capsys)
+        assert (code, error) == (0, "")
+        assert out.startswith(f"usage: completedp {words}".strip())
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("trian --data x", "no command 'completedp trian': did you mean train?"),
+        ("search strat", "no command 'completedp search strat': did you mean start?"),
+        ("train --widht 3", "completedp train has no '--widht': did you mean --width?"),
+        ("search start --data x --trails 3", "has no '--trails': did you mean --trials?"),
+        ("coordcheck --parameterisations sp", "did you mean --parameterisation?"),
+        ("recipe shwo", "did you mean show?"),
+    ],
+)
+def test_did_you_mean(
+    words: str, meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped command or flag is one line that names what it is like."""
+    assert meant in one_error_line(*said(words, monkeypatch, capsys))
+
+
+@pytest.mark.parametrize(
+    "words", [(verb, *part) for verb in VERBS for part in WITH_PARTS.get(verb, ((),))]
+)
+def test_flags_read_as_what_they_do(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No flag that turns something off is explained by what it would be when on."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = said(" ".join((*words, "--help")), monkeypatch, capsys)
+    assert "(default: True)" not in " ".join(out.split())
+    assert "--parameterisations" not in out
+
+
+def test_several_sources_of_text(tmp_path: Path) -> None:
+    """`data a.txt b.txt` is the text of both, in their order; the same command finds it done."""
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_text(f"the text {name} " * 30)
+    command = ("data", "a.txt", "b.txt", "c.txt", "--out", "out", "--valid-fraction", "0.3")
+    first = run(*command, "--json", cwd=tmp_path)
+    manifest = json.loads(first.stdout)
+    texts = sum(len((tmp_path / f"{name}.txt").read_text()) for name in ("a", "b", "c"))
+    assert sum(split["bytes"] for split in manifest["splits"].values()) == texts
+    again = run(*command, cwd=tmp_path)
+    assert again.returncode == 0
+    assert "next: completedp search start --data out" in again.stderr
+    other = run("data", "b.txt", "a.txt", "--out", "out", cwd=tmp_path)
+    assert "was prepared with source='a.txt, b.txt, c.txt'" in other.stderr

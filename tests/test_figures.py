@@ -30,6 +30,8 @@ from completedp.evidence.figures import (
 from completedp.evidence.figures.bowl import Range, bottom, loss_there, next_points
 from completedp.evidence.figures.figure import (
     SIZES,
+    SPEEDS,
+    cost_text,
     judged,
     size_of_change,
     spread,
@@ -194,11 +196,11 @@ def test_every_figure_costs_what_its_size_may() -> None:
     assert len(FIGURES) >= 12
     for name, figure in FIGURES.items():
         assert figure.name == name
-        seconds = {size: figure.cost(size).seconds(size) for size in SIZES}
+        seconds = {size: figure.cost(size).seconds(SPEEDS[size]) for size in SIZES}
         long = name == "headline"
         assert seconds["gpu"] <= (4200 if long else 660), name
         assert seconds["cpu"] <= (3600 if long else 900), name
-        assert figure.cost("cpu").text("cpu")
+        assert cost_text(figure, "cpu")
 
 
 def test_the_page_has_the_table() -> None:

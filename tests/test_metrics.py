@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from completedp.common.errors import CompletedpError
-from completedp.common.progress import Reporter, duration
+from completedp.common.progress import Reporter, TimeLeft, duration, fitted
 from completedp.training.metrics import FILE, Metrics, read_metrics, require_sinks
 
 
@@ -77,3 +77,44 @@ def test_plain_progress_ends_with_the_last_step(capsys: pytest.CaptureFixture[st
 def test_durations(seconds: float, text: str) -> None:
     """Durations read as clocks do."""
     assert duration(seconds) == text
+
+
+def test_time_left_goes_by_finished_work() -> None:
+    """None until there is something to go by; set-up before the first work is no part of the pace;
+    at a steady pace the estimate falls by a second every second."""
+    now = [0.0]
+    left = TimeLeft(clock=lambda: now[0])
+    assert left.seconds() is None
+    now[0] = 60.0  # of compiling
+    left.tell(0.01)
+    assert left.seconds() is None
+    found = []
+    for step in range(2, 50):
+        now[0] += 1.0
+        left.tell(step / 100)
+        found.append(left.seconds())
+    assert found == pytest.approx([float(99 - step) for step in range(1, 49)])
+    now[0] += 10.0  # without a word: it goes on falling
+    assert left.seconds() == pytest.approx(found[-1] - 10)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_line_is_never_cut(width: int) -> None:
+    """A progress line fits, keeps count and time, and leaves out whole pieces of its note."""
+    note = "best 3.1234, radius 0.50, 13 diverged, slots 100% busy"
+    line = fitted("search: trials", "120/300", "ETA 1:02:03", note, 0.4, width)
+    assert len(line) <= width
+    assert "120/300" in line
+    assert "ETA 1:02:03" in line
+    kept = line.partition("ETA 1:02:03")[2].strip()
+    assert note.startswith(kept)
+    assert not kept or note[len(kept) : len(kept) + 1] in ("", ",")
+    assert ("━" in line) == (width == 120)
+
+
+def test_a_log_says_what_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before the first step is done, that it compiles."""
+    with Reporter("work", 3, waiting="compiling") as reporter:
+        assert capsys.readouterr().err == "work 0/3 compiling\n"
+        reporter.update(3, lambda: "note")
+    assert capsys.readouterr().err == "work 3/3 note ETA 0:00\n"

@@ -587,12 +587,26 @@ def test_explain_is_one_line_of_factors() -> None:
         assert part in line
 
 
+def test_a_module_stands_for_its_tensors() -> None:
+    """`explain` takes a module's name; a near miss names the tensor of the same block."""
+    found = make_plan(**LARGER)
+    assert found.explain("blocks.3.mlp.up") == found.explain("blocks.3.mlp.up.weight")
+    inside = [t.name for t in found.tensors if t.name.startswith("blocks.1.attn.")]
+    heads = [line.split()[0] for line in found.explain("blocks.1.attn").splitlines()]
+    assert [name for name in heads if name.startswith("blocks.")] == inside
+    with pytest.raises(cdp.CompletedpError, match=r"did you mean blocks\.3\.mlp\.up\.weight"):
+        found.explain("layers.3.mlp.up")
+
+
 def test_a_plan_explains_a_tensor_in_words() -> None:
-    """What the tensor is, then a line for each value: base, target and the factors between."""
+    """What the tensor is, its values, then for each base, target and the factors between."""
     found = make_plan(make_recipe(SEARCHED), **LARGER)
-    first, *lines = found.explain("blocks.3.mlp.down.weight").splitlines()
+    first, use, moved, *lines = found.explain("blocks.3.mlp.down.weight").splitlines()
     for part in ("mlp_out", "hidden_weight", "block 4 of 4", "by its shape", "width x2"):
         assert part in first
+    lr = found["blocks.3.mlp.down.weight"].values["lr"]
+    assert f"use lr {lr.target:.3g}" in use
+    assert f"lr x{lr.target / lr.base:.3g} (for width" in moved
     named = [line.split(" = ")[0].strip() for line in lines]
     assert named == [
         *("lr", "weight_decay", "eps", "1 - beta1", "1 - beta2", "init_std", "multiplier", "tau")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from completedp.apply.tensors import PlanNumbers, TensorPlan
 from completedp.theory.optimizers import DEFAULT
+from completedp.theory.rules import AXES
 
 _DECIDED = {
     "override": "by an override",
@@ -22,15 +24,51 @@ _CARRIED = {
 
 
 def explain(plan: PlanNumbers, name: str, hyperparameter: str | None = None) -> str:
-    """What a tensor is and where each of its values comes from; or one of them, in a line."""
-    tensor = plan[name]
+    """What a tensor is and where each of its values comes from; or one of them, in a line.
+
+    The name of a module stands for all tensors in it.
+    """
+    return "\n".join(_explained(plan, tensor, hyperparameter) for tensor in plan.within(name))
+
+
+def _explained(plan: PlanNumbers, tensor: TensorPlan, hyperparameter: str | None) -> str:
     if hyperparameter == "tau":
         return f"{tensor.name}: {_tau(tensor)}"
     if hyperparameter is not None:
         return _line(plan, tensor, hyperparameter)
     lines = [_line(plan, tensor, each).removeprefix(tensor.name + ": ") for each in tensor.values]
     lines.append(_tau(tensor))
-    return "\n".join([_what(plan, tensor), *(f"  {line}" for line in lines)])
+    return "\n".join([_what(plan, tensor), _answer(tensor), *(f"  {line}" for line in lines)])
+
+
+def _answer(tensor: TensorPlan) -> str:
+    """Its values in a sentence, and why they are not the base's."""
+    found = [f"{name} {_number(value)}" for name, value in tensor.torch_values.items()]
+    start = f"init_std {tensor.init_std:.3g}" if tensor.init_std is not None else ""
+    moved = [_moved(name, tensor) for name in ("lr", "weight_decay", "eps", "init_std")]
+    why = ", ".join(filter(None, moved))
+    return (
+        f"  use {', '.join(filter(None, [*found, start]))}\n"
+        f"  {f'against the base {why}' if why else 'all as at the base'}"
+    )
+
+
+def _moved(name: str, tensor: TensorPlan) -> str:
+    """By how much a value is another than at the base, and by which axes' rules."""
+    if name not in tensor.values:
+        return ""
+    value = tensor.values[name]
+    axes = [axis for axis in AXES if any(term.split()[0] == axis for term, _ in value.trace)]
+    if value.target == value.base or not value.base:
+        return ""
+    by = f" (for {', '.join(axes)})" if axes else ""
+    return f"{name} x{value.target / value.base:.3g}{by}"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_number, value))})"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _what(plan: PlanNumbers, tensor: TensorPlan) -> str:

@@ -73,7 +73,10 @@ class Plan(PlanNumbers):
         return optimise.adamw(self, implementation, **options)
 
     def explain(self, name: str, hyperparameter: str | None = None) -> str:
-        """Why one tensor has its values, in words and factors: `plan.explain("lm_head.weight")`."""
+        """Why a tensor has its values, in words and factors: `plan.explain("layers.3.mlp.up")`.
+
+        The name is a tensor's, or that of a module for all tensors in it.
+        """
         return explain.explain(self, name, hyperparameter)
 
     def check(self, *optimizers: Optimizer) -> OptimizerCheck:

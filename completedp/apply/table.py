@@ -7,6 +7,7 @@ ever cut off.
 from __future__ import annotations
 
 import io
+import math
 import re
 import shutil
 import textwrap
@@ -35,6 +36,8 @@ class _Layout:
     """Whether values are shown as base -> target."""
 
 
+_NARROW_NAME = 36
+"""Columns for names in the narrowest layout."""
 _SHORT = {"weight_decay": "decay"}
 """Titles where there is little room."""
 
@@ -92,6 +95,8 @@ def _head(plan: PlanNumbers, layout: _Layout) -> list[str]:
         f"{rules.parameterisation}, alpha {rules.alpha:g}",
         f"  base    {plan.recipe.base}",
         f"  target  {plan.target}: {plan.target.steps:,} steps",
+        f"  model   {sum(math.prod(t.info.shape) for t in plan.tensors):,} parameters in "
+        f"{len(plan.tensors)} tensors",
         f"  ratios  width x{ratios.width:g}, depth x{ratios.depth:g}, batch x{ratios.batch:g}, "
         f"tokens x{ratios.tokens:g}, r {ratios.r:g}; residual branches {_residual(plan)}",
     ]
@@ -121,7 +126,8 @@ def _fitting(plan: PlanNumbers, console: Console) -> tuple[_Layout, Table]:
             table.add_column(title, justify=justify, no_wrap=True)
         for run in rows:
             cells = _cells(run[0], _keys(plan), changes=layout.changes)
-            table.add_row(_name(run), *(cells[name] for name in layout.columns))
+            name = _broken(_name(run), _NARROW_NAME) if last else _name(run)
+            table.add_row(name, *(cells[name] for name in layout.columns))
         if last or console.measure(table).maximum < console.width:
             return layout, table
     raise AssertionError("there is a last layout")
@@ -141,15 +147,60 @@ def _values(tensor: TensorPlan) -> tuple[object, ...]:
     return (tensor.info.shape, tensor.init_std, *targets, tensor.multiplier)
 
 
-def _name(rows: list[TensorPlan]) -> str:
-    """The tensors' name, with the blocks that it stands for."""
-    name = rows[0].name
-    if len(rows) > 1:
-        layers = [re.search(r"\.(\d+)\.", t.name) for t in rows]
-        first, last = layers[0], layers[-1]
-        if first and last:
-            name = name.replace(f".{first[1]}.", f".{first[1]}-{last[1]}.", 1)
-    return name
+def _name(rows: Sequence[TensorPlan]) -> str:
+    """The names of all tensors of a row."""
+    return merged_name([tensor.name for tensor in rows])
+
+
+def merged_name(names: Sequence[str]) -> str:
+    """Names as one where they differ in single words or numbers, so that each can be read from it.
+
+    >>> merged_name([f"layers.{i}.attn.{x}.weight" for i in range(4) for x in ("q", "k", "v")])
+    'layers.0-3.attn.{q,k,v}.weight'
+    >>> merged_name(["layers.1.up", "layers.3.up", "layers.4.up", "head"])
+    'layers.1,3-4.up, head'
+    """
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in names:  # with the same words, whatever their numbers
+        words = tuple("" if word.isdigit() else word for word in name.split("."))
+        alike.setdefault(words, []).append(name)
+    if len({len(words) for words in alike}) == 1 and (one := _product(names)):
+        return one
+    return ", ".join(_product(some) or ", ".join(some) for some in alike.values())
+
+
+def _product(names: Sequence[str]) -> str | None:
+    """One name with choices in its places, if the names are all that the choices make."""
+    parts = [name.split(".") for name in names]
+    places = [list(dict.fromkeys(place)) for place in zip(*parts, strict=True)]
+    if math.prod(map(len, places)) != len(set(names)):
+        return None
+    return ".".join(map(_choice, places))
+
+
+def _choice(words: Sequence[str]) -> str:
+    """One word, or ranges of numbers, or some words in braces."""
+    if len(words) == 1:
+        return words[0]
+    if not all(word.isdigit() for word in words):
+        return f"{{{','.join(words)}}}"
+    runs: list[list[int]] = []
+    for number in sorted(map(int, words)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _broken(name: str, room: int) -> str:
+    """A name over several lines, each of whole words where they fit."""
+    lines = [""]
+    for word in re.findall(r"[^.,]*[.,]? ?", name):
+        if lines[-1] and len(lines[-1]) + len(word.rstrip()) > room:
+            lines.append("  ")
+        lines[-1] += word
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _cells(tensor: TensorPlan, keys: Sequence[str], *, changes: bool) -> dict[str, str]:

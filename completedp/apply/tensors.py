@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -221,9 +222,13 @@ class PlanNumbers:
         for tensor in self.tensors:
             if tensor.name == wanted:
                 return tensor
-        near = difflib.get_close_matches(wanted, [t.name for t in self.tensors])
-        hint = f": did you mean {', '.join(near)}?" if near else ""
-        raise CompletedpError(f"the plan has no tensor {name!r}{hint}")
+        raise CompletedpError(f"the plan has no tensor {name!r}{_hint(wanted, self.tensors)}")
+
+    def within(self, name: str) -> list[TensorPlan]:
+        """The tensor of that name, or those of the module of that name."""
+        wanted = canonical_name(name)
+        inside = [t for t in self.tensors if t.name.startswith(f"{wanted}.")]
+        return inside or [self[name]]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values for JSON."""
@@ -238,3 +243,12 @@ class PlanNumbers:
             "multipliers": dict(self.ways),
             "tensors": [tensor.to_dict() for tensor in self.tensors],
         }
+
+
+def _hint(wanted: str, tensors: Sequence[TensorPlan]) -> str:
+    """Names like the one that is wanted, those of its block first."""
+    numbers = re.findall(r"\d+", wanted)[:1]
+    names = [t.name for t in tensors]
+    own = [name for name in names if re.findall(r"\d+", name)[:1] == numbers] or names
+    near = difflib.get_close_matches(wanted, own, n=2, cutoff=0.4)
+    return f": did you mean {' or '.join(near)}?" if near else ""

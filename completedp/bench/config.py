@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
+from completedp.common.flags import off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class SlotsBenchConfig:
     """Steps timed at once; the median of five such times is reported."""
     chunk: int | None = None
     """Positions per chunk of the stacked loss; 0 for whole."""
-    one_at_a_time: bool = True
+    one_at_a_time: Annotated[bool, off("Time slots alone.")] = True
     """Also time the ways without slots."""
     vmap: bool = False
     """Also time slots as any module gets them, by `torch.func.vmap`."""

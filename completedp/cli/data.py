@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -10,7 +11,8 @@ from typing import Any
 
 from tyro.conf import Positional
 
-from completedp.cli.shared import Verb, print_json, register
+from completedp.cli.shared import Verb, name_next, print_json, register
+from completedp.common.errors import CompletedpError
 
 
 @register("data")
@@ -18,8 +20,9 @@ from completedp.cli.shared import Verb, print_json, register
 class DataVerb(Verb):
     """Tokenise text into a folder that `train` reads."""
 
-    source: Positional[str]
-    """stdlib, a .txt/.jsonl/.parquet file or a folder of them, or hf:OWNER/NAME[@CONFIG]."""
+    sources: Positional[tuple[str, ...]]
+    """One or more: stdlib, a .txt/.jsonl/.parquet file or a folder of them, hf:OWNER/NAME[@CONFIG].
+    """
     out: str
     """Folder to write."""
     tokenizer: str = "bytes"
@@ -38,9 +41,11 @@ class DataVerb(Verb):
         from completedp.lm.prepare import prepare_source
         from completedp.lm.tokens import Manifest
 
+        if not self.sources:
+            raise CompletedpError("which text? Give files, folders, hf:OWNER/NAME or stdlib")
         with _counter("tokenise") as progress:
             manifest: Manifest = prepare_source(
-                self.source,
+                self.sources,
                 self.out,
                 tokenizer=self.tokenizer,
                 vocab=self.vocab,
@@ -57,6 +62,7 @@ class DataVerb(Verb):
                 f"{split.bytes:,} bytes of text"
             )
         print(f"vocabulary {manifest.vocab} ({manifest.tokenizer}), in {self.out}")
+        name_next(f"completedp search start --data {shlex.quote(self.out)} --dry-run")
         return 0
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
+from completedp.cli.costs import CostOptions
 from completedp.cli.shared import Verb, as_config, print_json, register
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import WorkerConfig
 
+if TYPE_CHECKING:
+    from completedp.evidence.figures.figure import Figure
+
 
 @register("figure")
 @dataclass(frozen=True, kw_only=True)
-class FigureVerb(WorkerConfig, Verb):
+class FigureVerb(WorkerConfig, CostOptions, Verb):
     """Run one claim of the paper as an experiment: raw results, a drawing, a verdict in numbers."""
 
     resumes: ClassVar[bool] = True
@@ -42,7 +46,8 @@ class FigureVerb(WorkerConfig, Verb):
     """Print the verdict, or the list, as JSON."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        WorkerConfig.__post_init__(self)
+        CostOptions.__post_init__(self)
         check_path("out", self.out)
         for name in ("data", "model", "store"):
             if getattr(self, name) is not None:
@@ -57,6 +62,8 @@ class FigureVerb(WorkerConfig, Verb):
         if self.name is None:
             raise CompletedpError(f"which figure? Choose from {', '.join(FIGURES)}")
         figure = figure_named(self.name)
+        if self.dry_run:
+            return self._priced(figure)
         from completedp.evidence.figures.run import run_figure, text_of
 
         found, written = run_figure(
@@ -74,9 +81,23 @@ class FigureVerb(WorkerConfig, Verb):
             print(f"{text_of(figure, found)}\n{self.out}/{self.name}.svg")
         return 0
 
+    def _priced(self, figure: Figure) -> int:
+        """What it takes where its size is meant to run, or on a GPU of some peak."""
+        from completedp.evidence.figures.figure import SPEEDS, cost_text, speed_by_peak
+
+        cost, speed = figure.cost(self.size), SPEEDS[self.size]
+        if self.peak is not None:
+            speed = speed_by_peak(self.size, self.peak)
+        if self.json:
+            seconds = {"seconds": round(cost.seconds(speed), 1), "device": speed.device}
+            print_json({**cost.to_dict(), **seconds, "seconds_compiling": cost.compiling(speed)})
+        else:
+            print(f"{figure.name}, {self.size}: {cost_text(figure, self.size, speed)}")
+        return 0
+
 
 def _listed(as_json: bool) -> int:
-    from completedp.evidence.figures.figure import SIZES
+    from completedp.evidence.figures.figure import SIZES, SPEEDS, cost_text
     from completedp.evidence.figures.registry import FIGURES
 
     if as_json:
@@ -85,7 +106,9 @@ def _listed(as_json: bool) -> int:
                 name: {
                     "claim": figure.claim,
                     "paper": figure.paper,
-                    "seconds": {size: round(figure.cost(size).seconds(size)) for size in SIZES},
+                    "seconds": {
+                        size: round(figure.cost(size).seconds(SPEEDS[size])) for size in SIZES
+                    },
                 }
                 for name, figure in FIGURES.items()
             }
@@ -94,5 +117,5 @@ def _listed(as_json: bool) -> int:
     for name, figure in FIGURES.items():
         print(f"{name}: {figure.claim} ({figure.paper}).")
         for size in SIZES:
-            print(f"    {size:<6} {figure.cost(size).text(size)}")
+            print(f"    {size:<6} {cost_text(figure, size)}")
     return 0

@@ -13,12 +13,15 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
 
 import tyro
 from tyro.conf import OmitArgPrefixes, subcommand
 
+import completedp
 from completedp.cli.shared import VERBS, Verb
+from completedp.cli.suggest import mistyped
 from completedp.common.checks import printable
 from completedp.common.errors import CompletedpError
 
@@ -55,7 +58,10 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     verb: Verb | None = None
     try:
-        verb = _parse(sys.argv[1:])
+        if sys.argv[1:] == ["--version"]:
+            print(f"completedp {completedp.__version__}")
+            sys.exit(0)
+        verb = _parse(_or_help(sys.argv[1:]))
         sys.exit(verb.run())
     except CompletedpError as error:
         _fail(str(error))
@@ -74,6 +80,14 @@ def main() -> None:
         if not isinstance(error, MemoryError) and not re.search(words, str(error)):
             raise
         _fail("out of memory: take a smaller --micro-batch, --width, --depth or --vocab")
+
+
+def _or_help(arguments: list[str]) -> list[str]:
+    """A bare command, or one that needs to be told which of its parts, asks for help."""
+    parts = len(arguments) == 1 and "action" in getattr(
+        VERBS.get(arguments[0]), "__dataclass_fields__", ()
+    )
+    return [*arguments, "--help"] if parts or not arguments else arguments
 
 
 def parse_count(text: str) -> int:
@@ -112,22 +126,33 @@ def _parse(arguments: list[str]) -> Verb:
     union: Any = verbs[0]
     for verb in verbs[1:]:
         union = union | verb
+
+    def parsed(words: Sequence[str]) -> Verb:
+        return tyro.cli(
+            union,
+            prog="completedp",
+            description="Tune small, transfer to any width, depth, batch and duration.",
+            args=words,
+            config=(OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+            registry=registry,
+        )
+
+    def help_of(command: Sequence[str]) -> str:
+        text = io.StringIO()
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(text):
+            parsed([*command, "--help"])
+        return text.getvalue()
+
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(
-                union,
-                prog="completedp",
-                description="Tune small, transfer to any width, depth, batch and duration.",
-                args=arguments,
-                config=(OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
-                registry=registry,
-            )
+            return parsed(arguments)
     except SystemExit as stop:
         if not stop.code:
             raise
         verb = arguments[0] if arguments and arguments[0] in VERBS else ""
-        _fail(f"{_one_line(said.getvalue())} (see completedp {verb + ' ' * bool(verb)}--help)")
+        what = mistyped(arguments, VERBS, help_of) or _one_line(said.getvalue())
+        _fail(f"{what} (see completedp {verb + ' ' * bool(verb)}--help)")
 
 
 def _one_line(box: str) -> str:

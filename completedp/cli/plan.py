@@ -41,7 +41,7 @@ class PlanVerb(Verb):
     multipliers: Literal["auto", "buffer", "fold", "hook"] = "auto"
     """How residual multipliers are carried: docs/models.md."""
     explain: str | None = None
-    """Show the factors of one tensor's values: its name, such as blocks.0.attn.qkv.weight."""
+    """Say why a tensor or the tensors of a module, such as blocks.0.attn.qkv, have their values."""
     export: Literal["json", "hf", "torchtitan"] | None = None
     """Print groups and initial values alone: as JSON, or as Python that needs torch alone."""
     json: bool = False

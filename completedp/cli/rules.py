@@ -10,6 +10,7 @@ from tyro.conf import Suppress
 from tyro.constructors import PrimitiveConstructorSpec
 
 from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.common.flags import named
 from completedp.theory.optimizers import DEFAULT
 from completedp.theory.roles import Role
 from completedp.theory.rules import AXES, Rules, Shift
@@ -54,6 +55,8 @@ class RulesVerb(Rules, Verb):
     """The axes whose rules are on."""
     optimizer: Annotated[str | Mapping[str, str], BY_ROLE] = DEFAULT
     """What trains the model, adamw; or by role, hidden_weight=NAME, the others by adamw."""
+    weight_decay: Annotated[str, named("decay-rule")] = "torch"
+    """Whether the decay is multiplied by the learning rate: torch, or independent of it."""
     shifts: Suppress[tuple[Shift, ...]] = ()
     json: bool = False
     """Print JSON."""

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long, say_estimate
+from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import StudyConfig, WorkerConfig
-from completedp.tasks.config import Sources
-from completedp.theory.scale import Ratios
+from completedp.tasks.config import UNTIED, Sources
+from completedp.theory.scale import Ratios, Scale
+
+if TYPE_CHECKING:
+    from completedp.studies.objective import Objective
 
 _SQLITE = b"SQLite format 3\0"
 """How such files begin, stores among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartVerb(StudyConfig, WorkerConfig):
+class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
     """Create a study and work on it here; the same command goes on where it stopped."""
 
     resumes: ClassVar[bool] = True
@@ -35,22 +41,53 @@ class StartVerb(StudyConfig, WorkerConfig):
     json: bool = False
     """Print how it stands at the end as JSON."""
 
+    def __post_init__(self) -> None:
+        StudyConfig.__post_init__(self)
+        WorkerConfig.__post_init__(self)
+        PatientOptions.__post_init__(self)
+
     def run(self) -> int:
         """Search, and say what was found."""
-        from completedp.studies.objective import Objective
-        from completedp.studies.run import open_study, spec_from, start_from
+        from completedp.studies.outlook import outlook, searched
+        from completedp.studies.run import open_study
         from completedp.studies.session import work_shown
         from completedp.studies.store import Store
+        from completedp.training.estimate import Estimate, estimate_trials
 
-        config = as_config(self, StudyConfig)
-        task, recipe = start_from(config)
-        spec = spec_from(config, task, recipe)
-        objective = Objective(spec, task, as_config(self, WorkerConfig))
+        objective = self._objective(as_config(self, StudyConfig))
+        spec, runner = objective.spec, objective.runner
+        ahead = outlook(searched(spec), self.store, self.study)
+        found = estimate_trials(runner, spec.recipe, ahead.left, peak=self.peak)
+        if self.dry_run:
+            return print_estimate(found, self.json)
+
+        def smaller(sizes: Mapping[str, int]) -> Estimate:
+            other = self._objective(replace(as_config(self, StudyConfig), **sizes))  # type: ignore[arg-type]
+            return estimate_trials(other.runner, other.recipe, searched(other.spec))
+
+        refuse_if_long(
+            found,
+            runner.device.type,
+            begun=ahead.begun,
+            anyway=self.anyway,
+            smaller=smaller,
+            trials=self.trials,
+        )
+        say_estimate(found)
         with Store(self.store) as store:  # after all mistakes were said: it makes a file
             study = open_study(store, self.study, spec)
             work_shown(study, objective)
             _print_status(study, self.json)
+            _name_best(self, study.name)
         return 0
+
+    def _objective(self, config: StudyConfig) -> Objective:
+        """A search's trials on this machine; mistakes are said here, before anything is made."""
+        from completedp.studies.objective import Objective
+        from completedp.studies.run import spec_from, start_from
+
+        task, recipe = start_from(config)
+        return Objective(spec_from(config, task, recipe), task, as_config(self, WorkerConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +119,7 @@ class WorkerVerb(Place, WorkerConfig, Sources):
             study = store.study(self.study)
             work_shown(study, Objective.of(study, sources, options))
             _print_status(study, self.json)
+            _name_best(self, study.name)
         return 0
 
 
@@ -133,6 +171,7 @@ class RayVerb(Place, WorkerConfig, Sources):
                         report,
                     )
             _print_status(study, self.json)
+            _name_best(self, study.name)
         return 0
 
 
@@ -242,6 +281,9 @@ class BestVerb(Place, WorkerConfig, Sources):
             print_json({"chosen": found.chosen, "rungs": climbed, "recipe": self.out})
         else:
             print(f"{found.lines()}\n{self.out}")
+            flags = _flags(self, recipe=self.out, data=self.data)
+            times = " ".join(f"--{name} {2 * size}" for name, size in _sizes(found.recipe.base))
+            name_next(f"completedp train {flags} {times} --out runs/target --dry-run")
         return 0
 
 
@@ -295,6 +337,25 @@ class SearchVerb(Verb):
     def run(self) -> int:
         """Do what was chosen."""
         return self.action.run()
+
+
+def _name_best(verb: Any, study: str) -> None:
+    if not verb.json:
+        flags = _flags(verb, store=verb.store, study=study, data=verb.data)
+        name_next(f"completedp search best {flags} --out recipe.json")
+
+
+def _flags(verb: Any, **given: str) -> str:
+    """Flags of another verb that go on with this one's task."""
+    own = {name: getattr(verb, name) for name in ("model", "loss") if getattr(verb, name)}
+    if own.get("model", "").startswith(UNTIED):
+        own["model"] = "hf:" + own["model"].removeprefix(UNTIED)
+    words = [word for name, value in (given | own).items() for word in (f"--{name}", value)]
+    return shlex.join(words) + " --untie" * verb.untie
+
+
+def _sizes(base: Scale) -> list[tuple[str, int]]:
+    return [(name, size) for name, size in base.to_dict().items() if name != "batch"]
 
 
 def _choice(workers: dict[str, int]) -> str:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
-from completedp.common.progress import Reporter
+from completedp.common.progress import Reporter, say
 
 Config = TypeVar("Config")
 
@@ -47,6 +47,11 @@ def register(name: str) -> Callable[[AnyVerb], AnyVerb]:
 def print_json(data: Any) -> None:
     """One JSON document; a number that JSON has no word for is a fault of ours."""
     print(json.dumps(data, indent=2, allow_nan=False))
+
+
+def name_next(command: str) -> None:
+    """The last line of a verb, for people: what most of them do next."""
+    say(f"next: {command}")
 
 
 def as_config(verb: Any, config: type[Config]) -> Config:

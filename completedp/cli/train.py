@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.cli.costs import CostOptions, print_estimate, say_estimate
+from completedp.cli.shared import Verb, as_config, name_next, print_json, register
+from completedp.common.errors import CompletedpError
 from completedp.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from completedp.training.estimate import Estimate
 
 
 @register("train")
 @dataclass(frozen=True, kw_only=True)
-class TrainVerb(TrainConfig, Verb):
+class TrainVerb(TrainConfig, CostOptions, Verb):
     """Train a model, the reference model or your own, at any scale; the same command resumes."""
 
     resumes: ClassVar[bool] = True
     json: bool = False
     """Print the result as JSON."""
 
+    def __post_init__(self) -> None:
+        TrainConfig.__post_init__(self)
+        CostOptions.__post_init__(self)
+
     def run(self) -> int:
         """Train."""
         from completedp.common.process import Interrupted
         from completedp.training.distributed import AgreedError, is_follower
-        from completedp.training.loop import train
+        from completedp.training.loop import steps_done, train
 
+        config = as_config(self, TrainConfig)
+        before = steps_done(config)
+        if self.dry_run:
+            return 0 if is_follower() else print_estimate(self._estimate(config, before), self.json)
+        if not is_follower():
+            with suppress(CompletedpError):  # a mistake, which all ranks have to hear of: below
+                say_estimate(self._estimate(config, before))
         try:
-            result = train(as_config(self, TrainConfig))
+            result = train(config)
         except (AgreedError, Interrupted) as stop:
             if is_follower():  # the first rank says it for all
                 sys.exit(2 if isinstance(stop, AgreedError) else 130)
@@ -38,6 +56,10 @@ class TrainVerb(TrainConfig, Verb):
             print_json(result.to_dict())
             return failed
         line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} tokens"
+        if before >= result.steps:
+            line += " (finished before, and not trained again)"
+        elif before:
+            line += f" (resumed at step {before:,})"
         if result.valid_loss is not None:
             line += f": validation loss {result.valid_loss:.4f}"
             if result.valid_bits_per_byte is not None:
@@ -49,4 +71,41 @@ class TrainVerb(TrainConfig, Verb):
             sure = "" if error is None else f" +- {error:,.0f}"
             line += f"\ncritical batch {result.critical_batch:,.0f}{sure} tokens (docs/horizon.md)"
         print(f"{line}\n{self.out}")
+        self._name_next(result.status)
         return failed
+
+    def _name_next(self, status: str) -> None:
+        out = shlex.quote(self.out)
+        if status == "stopped":
+            name_next("the same command, with a later --stop-after or none, goes on")
+        elif status == "diverged":
+            lr = self.lr or self.load_recipe().values.to_dict()["lr"]
+            name_next(f"the same with --lr {lr / 2:.3g} --out {out}-lower, half the learning rate")
+        else:
+            name_next(f"completedp report {out}")
+
+    def _estimate(self, config: TrainConfig, before: int) -> Estimate:
+        from completedp.tasks.task import task_from
+        from completedp.training.devices import choose_device
+        from completedp.training.distributed import world_size
+        from completedp.training.estimate import estimate_run
+
+        recipe = config.load_recipe()
+        task, target, ranks = (
+            task_from(config, recipe.head_dim),
+            config.target(recipe),
+            world_size(),
+        )
+        config.examples(task.data.examples(target.batch), ranks)
+        last = min(target.steps, self.stop_after or target.steps)
+        return estimate_run(
+            task,
+            recipe,
+            target,
+            choose_device(self.device),
+            steps=max(0, last - before),
+            micro_batch=self.micro_batch,
+            compile=self.compile,
+            ranks=ranks,
+            peak=self.peak,
+        )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from completedp.common.checks import check_number, check_path
 from completedp.common.errors import CompletedpError
+from completedp.common.flags import named, off
 from completedp.lm.shape import Shape
 from completedp.studies.config import BaseConfig
 from completedp.tasks.config import untied
@@ -38,7 +39,7 @@ class CheckSettings:
     """Steps before sizes are compared."""
     seeds: int = 3
     """Runs per size; slopes are of their geometric mean."""
-    parameterisations: tuple[str, ...] | None = None
+    parameterisations: Annotated[tuple[str, ...] | None, named("parameterisation")] = None
     """Any of sp, mup, completep, completedp; completedp, or the recipe's, if not given."""
     alpha: float | None = None
     """Residual exponent; 1, or the recipe's, if not given."""
@@ -123,7 +124,7 @@ class SweepGrid:
     """What grows, one at a time."""
     factors: tuple[int, ...] = (1, 2, 4)
     """How many times the base, increasing, the first 1."""
-    parameterisations: tuple[str, ...] = ("completedp",)
+    parameterisations: Annotated[tuple[str, ...], named("parameterisation")] = ("completedp",)
     """Any of sp, mup, completep, completedp."""
     seeds: int = 3
     """Trials per point."""
@@ -194,7 +195,7 @@ class HorizonGrid:
     1/4 in tokens and 1/2 in batch."""
     seeds: int = 3
     """Trials per point; the errors come from them."""
-    noise: bool = True
+    noise: Annotated[bool, off("Do not train the base once more for the critical batch.")] = True
     """Also train the base once more for the critical batch, from the gradient's noise."""
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
-from completedp.studies.listed import listed_losses, listed_spec, plan_of
+from completedp.studies.listed import identity, listed_losses, listed_spec, plan_of
 from completedp.studies.run import open_study, start, start_from
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
@@ -74,14 +74,18 @@ class SweepResult:
     grid: SweepGrid
     lines: list[Line]
     out: Path
+    start: tuple[float | None, ...] = ()
+    """The recipe's values that octaves count from; None where one has no number of its own, as a
+    multiplier has none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         grid = {name: value for name, value in self.grid.to_dict().items() if name != "out"}
-        return {"grid": grid, "lines": [asdict(line) for line in self.lines]}
+        lines = [asdict(line) for line in self.lines]
+        return {"grid": grid, "start": list(self.start), "lines": lines}
 
     def __str__(self) -> str:
-        return sweep_text(self.grid, self.lines)
+        return sweep_text(self.grid, self.lines, self.start)
 
     __repr__ = __str__
 
@@ -150,8 +154,29 @@ def sweep(
 def sweep_from(config: SweepConfig, options: WorkerConfig) -> SweepResult:
     """The sweep that a config asks for."""
     task, recipe = start_from(config)
-    grid = SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
-    return run_sweep(grid, task, recipe, Path(config.out), options, store=config.store)
+    out = Path(config.out)
+    return run_sweep(grid_of(config), task, recipe, out, options, store=config.store)
+
+
+def grid_of(config: SweepConfig) -> SweepGrid:
+    """The part of a config that is the grid."""
+    return SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
+
+
+def sweep_trials(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Scale, int]:
+    """How many trials a sweep trains at each scale; those that are the same count once."""
+    spec = _spec(grid, task, recipe)
+    distinct: dict[Scale, set[Any]] = {}
+    for wanted in _wanted(grid, spec, task).values():
+        if wanted.seed == 0:
+            same = identity(plan_of(spec, task, wanted))
+            distinct.setdefault(wanted.site.scale, set()).add(same)
+    return {scale: grid.seeds * len(found) for scale, found in distinct.items()}
+
+
+def store_of(out: Path, store: str | None) -> str:
+    """Where the trials of a sweep are kept."""
+    return store or str(out.expanduser() / "sweep.db")
 
 
 def run_sweep(
@@ -167,13 +192,13 @@ def run_sweep(
     """Run what is not yet run, judge, and write verdict.json and sweep.svg."""
     require_matplotlib()
     folder = out.expanduser()
-    spec = listed_spec(task, recipe, grid.coordinates)
-    _check_types(grid.coordinates, task.types(recipe.base))
+    spec = _spec(grid, task, recipe)
     wanted = _wanted(grid, spec, task)  # what cannot be trained is said before anything is
-    with only_process(folder), Store(store or str(folder / "sweep.db")) as opened:
+    with only_process(folder), Store(store_of(out, store)) as opened:
         study = open_study(opened, STUDY, spec)
+        start = tuple(_start(recipe, name) for name in grid.coordinates)
         done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
-        result = SweepResult(grid=grid, lines=judge(grid, done), out=folder)
+        result = SweepResult(grid=grid, lines=judge(grid, done), out=folder, start=start)
         write_text_atomically(
             folder / "verdict.json", json.dumps(result.to_dict(), indent=2) + "\n"
         )
@@ -216,12 +241,20 @@ def judge(config: SweepGrid, done: dict[Point, float]) -> list[Line]:
     return lines
 
 
-def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
+def _start(recipe: Recipe, coordinate: str) -> float | None:
+    """The recipe's value of a coordinate, if that is a value of all tensors."""
+    name, _, where = coordinate.partition("/")
+    return recipe.values.to_dict().get(name) if where == "global" else None
+
+
+def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | None] = ()) -> str:
     """The verdict as a table."""
     wide = 16 * len(config.vary)
+    known = [name for name, value in zip(config.vary, start, strict=False) if value is not None]
+    titles = "".join(f" {name:>12}" for name in known)
     out = [
         f"{' and '.join(config.vary)}, octaves from the recipe's value",
-        f"{'':<11} {'scale':>10} {'optimum':>{wide}} {'drift':>{wide // 2}} "
+        f"{'':<11} {'scale':>10} {'optimum':>{wide}}{titles} {'drift':>{wide // 2}} "
         f"{'best loss':>10} {'cost':>8}",
     ]
     for line in lines:
@@ -237,11 +270,23 @@ def sweep_text(config: SweepGrid, lines: list[Line]) -> str:
         loss = "diverged" if best.loss is None else f"{best.loss:.4f}"
         cost = "" if line.cost is None else f"{line.cost:.4f}"
         scale = BASE if line.axis == BASE else f"{line.axis} x{line.factor}"
-        out.append(
-            f"{line.parameterisation:<11} {scale:>10} {place:>{wide}} {drift:>{wide // 2}} "
-            f"{loss:>10} {cost:>8}"
+        values = "".join(
+            f" {'' if best.octaves is None else f'{value * 2 ** best.octaves[at]:.3g}':>12}"
+            for at, value in enumerate(start)
+            if value is not None
         )
+        out.append(
+            f"{line.parameterisation:<11} {scale:>10} {place:>{wide}}{values} "
+            f"{drift:>{wide // 2}} {loss:>10} {cost:>8}"
+        )
+    if known:
+        out.append(f"{' and '.join(known)}: at the base; the rules carry it to the scale")
     return "\n".join(out)
+
+
+def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:
+    _check_types(grid.coordinates, task.types(recipe.base))
+    return listed_spec(task, recipe, grid.coordinates)
 
 
 def _check_types(coordinates: Sequence[str], types: Sequence[str]) -> None:

@@ -19,7 +19,8 @@ import os
 import re
 import sysconfig
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -38,12 +39,21 @@ _HUGGING_FACE = re.compile(r"hf:(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<config>[^@\s]+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def documents(source: str, *, text_field: str = "text") -> Iterator[str]:
-    """The documents of `source`, in an order that never changes; blank ones are left out.
+def names_of(source: str | Sequence[str]) -> tuple[str, ...]:
+    """One source or several, as their names."""
+    return (source,) if isinstance(source, str) else tuple(source)
 
-    What can be known to be wrong without reading text (a missing path, an unsupported suffix, a
-    package to install) is raised here; the rest while iterating.
+
+def documents(source: str | Sequence[str], *, text_field: str = "text") -> Iterator[str]:
+    """The documents of a source, or of several one after another; blank ones are left out.
+
+    Their order never changes. What can be known to be wrong without reading text (a missing path,
+    an unsupported suffix, a package to install) is raised here; the rest while iterating.
     """
+    return chain.from_iterable([_documents(name, text_field) for name in names_of(source)])
+
+
+def _documents(source: str, text_field: str) -> Iterator[str]:
     if source.startswith("hf:"):
         found = _hugging_face(source, text_field)
     elif source == "stdlib":
@@ -56,8 +66,16 @@ def documents(source: str, *, text_field: str = "text") -> Iterator[str]:
     return _not_blank(found, source)
 
 
-def fingerprint(source: str) -> str:
+def fingerprint(source: str | Sequence[str]) -> str:
     """A digest of the names and sizes of the source's files: cheap, and it sees most changes."""
+    names = names_of(source)
+    if len(names) == 1:
+        return _fingerprint(names[0])
+    every = "/".join(map(_fingerprint, names))
+    return hashlib.blake2b(every.encode(), digest_size=16).hexdigest()
+
+
+def _fingerprint(source: str) -> str:
     if source.startswith("hf:"):
         return ""  # only the hub knows what is there today
     root = _root(source)

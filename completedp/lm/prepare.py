@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from completedp.common.errors import CompletedpError
@@ -12,7 +12,7 @@ from completedp.lm.tokens import TOKENIZER, Manifest, prepare
 
 
 def prepare_source(
-    source: str,
+    source: str | Sequence[str],
     out: str,
     *,
     tokenizer: str = "bytes",
@@ -21,7 +21,7 @@ def prepare_source(
     text_field: str = "text",
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """Tokenise `source` into `out`, with bytes, a BPE trained on it, or one loaded from a file."""
+    """Tokenise a source, or several, with bytes, a BPE trained on them, or one from a file."""
     made = choose_tokenizer(tokenizer, source, out, vocab, text_field)
     return prepare(
         source,
@@ -34,7 +34,7 @@ def prepare_source(
 
 
 def choose_tokenizer(
-    name: str, source: str, out: str, vocab: int, text_field: str = "text"
+    name: str, source: str | Sequence[str], out: str, vocab: int, text_field: str = "text"
 ) -> Tokenizer:
     """The tokenizer of that name; a folder already made keeps the BPE that was trained for it."""
     if name == "bytes":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
+from completedp.common.flags import off, part
 
 MLPS = ("gelu", "swiglu")
 
@@ -20,11 +22,11 @@ class Shape:
     """Feed-forward: gelu (two matrices) or swiglu (three)."""
     mlp_ratio: float = 4.0
     """Feed-forward width over width."""
-    qk_norm: bool = True
+    qk_norm: Annotated[bool, off("Leave queries and keys as they are, without norms.")] = True
     """Normalise queries and keys, head by head."""
-    bias: bool = False
+    bias: Annotated[bool, part("Biases on the linear layers of the blocks.")] = False
     """Biases on the linear layers of the blocks."""
-    output_bias: bool = False
+    output_bias: Annotated[bool, part("A bias on the logits.")] = False
     """A bias on the logits."""
 
     def __post_init__(self) -> None:

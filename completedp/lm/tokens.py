@@ -8,7 +8,7 @@ how it was asked for. `prepare` writes one; batches.py reads it.
 import hashlib
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -18,7 +18,7 @@ import numpy as np
 from completedp.common.errors import CompletedpError, DataWarning
 from completedp.common.files import json_text, parse_json, temporary_beside
 from completedp.lm import verified
-from completedp.lm.corpora import END_OF_TEXT, documents, fingerprint
+from completedp.lm.corpora import END_OF_TEXT, documents, fingerprint, names_of
 from completedp.lm.tokenizer import BPETokenizer, Tokenizer
 
 SCHEMA = 1
@@ -181,7 +181,7 @@ def _check_shard(path: Path, shard: Shard, dtype: str) -> None:
 
 
 def prepare(
-    source: str,
+    source: str | Sequence[str],
     out: str | Path,
     tokenizer: Tokenizer,
     *,
@@ -191,7 +191,9 @@ def prepare(
     text_field: str = "text",
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """Tokenise `source` into the folder `out`, all of it or nothing; an equal one is reused.
+    """Tokenise a source, or several, into the folder `out`; an equal one is reused.
+
+    All of it is written, or nothing.
 
     A document is held out when a hash of its text falls below `valid_fraction` of the range, so the
     order does not matter and duplicates stay on one side. Where that leaves a side without any
@@ -203,7 +205,7 @@ def prepare(
     if shard_tokens < 1:
         raise CompletedpError(f"shard_tokens={shard_tokens} must be 1 or more")
     request = Request(
-        source=source,
+        source=", ".join(names_of(source)),
         source_fingerprint=fingerprint(source),
         text_field=text_field,
         tokenizer=tokenizer.name,
@@ -220,7 +222,7 @@ def prepare(
         )
     try:
         with temporary_beside(out, folder=True) as temporary:
-            manifest = _write(temporary, request, tokenizer, progress)
+            manifest = _write(temporary, source, request, tokenizer, progress)
             try:
                 temporary.rename(out)
             except OSError:  # somebody else finished the same folder first
@@ -260,12 +262,13 @@ def _reuse(out: Path, request: Request) -> Manifest:
 
 def _write(
     folder: Path,
+    source: str | Sequence[str],
     request: Request,
     tokenizer: Tokenizer,
     progress: Callable[[int, int], None] | None,
 ) -> Manifest:
     threshold = int(request.valid_fraction * _HASH_RANGE)
-    splits, lowest, highest = _write_splits(folder, request, tokenizer, threshold, progress)
+    splits, lowest, highest = _write_splits(folder, source, request, tokenizer, threshold, progress)
     if request.valid_fraction and len(splits) < 2:
         # Only a small corpus gets here, so reading it once more costs less than a pass to count.
         if lowest == highest:
@@ -276,7 +279,7 @@ def _write(
         for path in folder.iterdir():
             path.unlink()
         threshold = lowest + 1 if "train" in splits else highest
-        splits, *_ = _write_splits(folder, request, tokenizer, threshold, progress)
+        splits, *_ = _write_splits(folder, source, request, tokenizer, threshold, progress)
     _warn_of_shares(splits, request)
     if isinstance(tokenizer, BPETokenizer):
         tokenizer.save(folder / TOKENIZER)
@@ -306,6 +309,7 @@ def _warn_of_shares(splits: dict[str, Split], request: Request) -> None:
 
 def _write_splits(
     folder: Path,
+    source: str | Sequence[str],
     request: Request,
     tokenizer: Tokenizer,
     threshold: int,
@@ -315,7 +319,7 @@ def _write_splits(
     writers = {name: _SplitWriter(folder, name, request) for name in ("train", "valid")}
     eot = np.array([tokenizer.eot], np.int32)
     lowest, highest = _HASH_RANGE, -1
-    for texts in _chunks(documents(request.source, text_field=request.text_field)):
+    for texts in _chunks(documents(source, text_field=request.text_field)):
         parts: dict[str, list[np.ndarray]] = {name: [] for name in writers}
         for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
             raw = text.encode("utf-8")

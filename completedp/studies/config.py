@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from completedp.common.checks import check_number, check_path
+from completedp.common.flags import off
 from completedp.tasks.config import TaskConfig
 
 LONGEST_LEASE_SECONDS = 600.0
@@ -84,7 +85,7 @@ class WorkerConfig:
     """Trials at once; as many as fit the memory if not given."""
     device: str = "auto"
     """auto, cpu, cuda."""
-    compile: bool = True
+    compile: Annotated[bool, off("Do not compile the program.")] = True
     """Compile the program."""
     lease: float = 60.0
     """Seconds after which a worker that is not heard of is taken for dead; at most 600."""

@@ -12,8 +12,10 @@ from typing import Any
 
 from completedp.common.errors import DataWarning
 from completedp.common.progress import Reporter
+from completedp.studies.cells import work_of
 from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.objective import Objective, search_spec
+from completedp.studies.outlook import left_of
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import Best, best, open_study, start
 from completedp.studies.status import Status, status
@@ -180,24 +182,34 @@ def work_shown(
             f"{counts['budget']} trials",
             file=sys.stderr,
         )
+    before, total = (
+        counts["finished"],
+        sum(count * work_of(scale) for scale, count in left_of(study, spec).items()),
+    )
+    waiting = "compiling" if objective.options.compile else "the first steps"
     with Reporter(
-        f"{title}: trials", counts["budget"], counts["finished"], quiet=quiet
+        f"{title}: trials", counts["budget"], before, quiet=quiet, waiting=waiting
     ) as reporter:
 
         def report(fold: Fold, done: Progress) -> None:
             fold.catch_up()
             state = fold.engine.describe()
+            # What other workers finish counts as much as a trial here does on the average.
+            others = fold.seen - before - done.trials
+            part = (done.work + others * total / max(1, counts["budget"] - before)) / max(
+                1.0, total
+            )
 
             def note() -> str:
                 radius = f", radius {state['radius']:.2f}" if "radius" in state else ""
                 best = f"best {state['best_loss']:.4f}"
                 if not math.isfinite(state["best_loss"]):
-                    best = f"{done.steps:,} steps, none has ended yet"
+                    best = f"{done.steps:,} steps"
                 return (
                     f"{best}{radius}, {state['diverged']:.0f} diverged, slots {done.busy:.0%} busy"
                 )
 
-            reporter.update(fold.seen, note)
+            reporter.update(fold.seen, note, part)
 
         work(study, objective, report=report)
 

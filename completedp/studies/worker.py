@@ -21,6 +21,7 @@ from itertools import chain
 
 from completedp.common.errors import CompletedpError
 from completedp.common.process import answered_signals
+from completedp.studies.cells import work_of
 from completedp.studies.engines import Engine, Proposal
 from completedp.studies.objective import Objective
 from completedp.studies.spent import note_device
@@ -64,6 +65,9 @@ class Progress:
 
     steps: int = 0
     trials: int = 0
+    work: float = 0.0
+    """Of its trials, steps that were saved by an early end included, by what a step of each takes
+    (`work_of` the trial is the whole)."""
     busy: float = 1.0
     """Part of the slots that had a trial."""
 
@@ -144,8 +148,11 @@ def work(
                 left = counts["budget"] - counts["finished"]
                 stack = objective.runner.stack(scale, objective.at_most(scale, left))
 
-                def seen(steps: int, stack: Stack = stack) -> None:
+                each_step = work_of(scale) / scale.steps
+
+                def seen(steps: int, stack: Stack = stack, each_step: float = each_step) -> None:
                     done.busy = stack.busy_steps / max(1, stack.slot_steps)
+                    done.work += each_step * steps
                     progress(steps)
 
                 trials = chain([trial], of_scale(scale))
@@ -153,6 +160,7 @@ def work(
                     _finish(study, fold, outcome)
                     held.discard(outcome.key)
                     done.trials += 1
+                    done.work += each_step * (scale.steps - len(outcome.losses))
                 continue
             counts = study.counts()
             if counts["finished"] >= counts["budget"]:

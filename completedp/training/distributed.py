@@ -107,6 +107,11 @@ def is_follower() -> bool:
     return _under_torchrun() and os.environ["RANK"] != "0"
 
 
+def world_size() -> int:
+    """How many processes torchrun started for one run."""
+    return int(os.environ["WORLD_SIZE"]) if _under_torchrun() else 1
+
+
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
     """Meet the other processes that torchrun started, if it did; leave them at the end."""

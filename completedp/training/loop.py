@@ -137,6 +137,20 @@ def train(
             run.close()
 
 
+def steps_done(config: TrainConfig) -> int:
+    """Steps of a run that are behind it: those of its checkpoint, or of its result."""
+    folder = Path(config.out).expanduser()
+    try:
+        if (folder / "result.json").exists():
+            result = _read_result(folder / "result.json")
+            if result.status != "stopped":
+                return result.steps
+        checkpoint = find_checkpoint(folder)
+        return 0 if checkpoint is None else read_about(checkpoint).step
+    except (CompletedpError, OSError):  # which `train` says
+        return 0
+
+
 class _Run:
     """The state of one run."""
 
@@ -252,7 +266,8 @@ class _Run:
         config, steps = self.config, self.target.steps
         last = min(steps, config.stop_after or steps)
         try:
-            with Reporter("train", steps, self.step, quiet=self.quiet) as reporter:
+            waiting = "compiling" if config.compile else ""
+            with Reporter("train", steps, self.step, quiet=self.quiet, waiting=waiting) as reporter:
                 while self.step < last:
                     self._update(steps)
                     if self.step >= self.read_at or self.step == last:

@@ -38,10 +38,13 @@ def slots_that_fit(
     For a known number of trials the fewest slots that need no more rounds: empty ones cost as much
     as full ones.
     """
-    device = batch[0].device
+    return slots_for(batch[0].device, slot_memory(model, loss, batch, weights), trials)
+
+
+def slots_for(device: torch.device, each: int, trials: int | None = None) -> int:
+    """The same, for slots that need so many bytes each."""
     most = MOST_SLOTS.get(device.type, 16)
-    fitting = int(free_memory(device) * _USED / slot_memory(model, loss, batch, weights))
-    count = max(1, min(most, fitting))
+    count = max(1, min(most, int(free_memory(device) * _USED / each)))
     return count if trials is None else math.ceil(trials / math.ceil(trials / count))
 
 

@@ -35,7 +35,7 @@ class Runner:
     ) -> None:
         if slots is not None:
             check_number("slots", slots, low=1)
-        self.task, self._slots, self._compile = task, slots, compile
+        self.task, self.slots, self._compile = task, slots, compile
         self.device = choose_device(device)
         self._dtype = choose_dtype("auto", self.device)
         self._stacks: dict[Scale, tuple[Stack, int | None]] = {}
@@ -71,19 +71,23 @@ class Runner:
             while len(self._stacks) >= _KEPT:
                 del self._stacks[next(iter(self._stacks))]
             there = None  # its memory is needed for the new one
-            count = self._slots if trials is None else min(self._slots or trials, trials)
-            there = self._make(scale, None if self._slots is None else count, trials), trials
+            count = self.slots if trials is None else min(self.slots or trials, trials)
+            there = self._make(scale, None if self.slots is None else count, trials), trials
         self._stacks[scale] = there  # the last one asked for is the last to go
         return there[0]
 
-    def _make(self, scale: Scale, count: int | None, trials: int | None) -> Stack:
+    def in_slots(self, scale: Scale) -> bool:
+        """Whether the model trains in slots; what keeps it out of them is said once."""
         if self._why_not is None:
             self._why_not = self._probe(scale)
             if self._why_not:
                 warnings.warn(
-                    f"{self.task.name} trains one trial at a time: {self._why_not}", stacklevel=4
+                    f"{self.task.name} trains one trial at a time: {self._why_not}", stacklevel=5
                 )
-        if self._why_not:
+        return not self._why_not
+
+    def _make(self, scale: Scale, count: int | None, trials: int | None) -> Stack:
+        if not self.in_slots(scale):
             return OneAtATime(self.task, scale, device=self.device, dtype=self._dtype)
         task, narrow = self.task, None if self._dtype == torch.float32 else self._dtype
         return Slots(

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from completedp.evidence.figures.drawing import BLUE, GREY, canvas, finish, shades
 from completedp.evidence.figures.figure import (
-    Cost,
     Finding,
     Found,
     judged,
@@ -34,6 +33,7 @@ from completedp.evidence.figures.schedules import (
     count_nodes,
 )
 from completedp.evidence.figures.settings import setting
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab

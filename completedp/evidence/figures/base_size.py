@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from completedp.evidence.figures.bowl import Losses, Range, bottom, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, GREY, canvas, finish, powers_of_two
-from completedp.evidence.figures.figure import Cost, Finding, Found, Setting, judged, student
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
 from completedp.evidence.figures.lines import Curve, Line, SweepSize
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import measure
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
 from completedp.theory.rules import Rules
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab

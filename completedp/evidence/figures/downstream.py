@@ -23,11 +23,12 @@ from completedp.common.files import read_json, write_text_atomically
 from completedp.evidence.figures.base_size import mean_and_half
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED, canvas, finish
-from completedp.evidence.figures.figure import Cost, Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import tuned_octave
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from completedp.common.progress import duration
 from completedp.theory.roles import Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
+from completedp.training.cost import Cost, Speed, training_cost
 
 SIZES = ("cpu", "gpu", "paper")
 TINY = "tiny"
@@ -106,61 +106,28 @@ class Found:
     svg: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What a figure takes to run, as far as it can be known beforehand."""
-
-    trials: int = 0
-    steps: int = 0
-    """Of all trials together."""
-    flop: float = 0.0
-    shapes: int = 0
-    """Programs to compile."""
-    seconds_besides: float = 0.0
-    """Of work that is no training."""
-
-    def __add__(self, other: Cost) -> Cost:
-        mine, theirs = asdict(self), asdict(other)
-        return Cost(**{name: mine[name] + theirs[name] for name in mine})
-
-    def seconds(self, size: str) -> float:
-        """About how long it takes on the machine that a size is meant for."""
-        rate, each_step, compiling = SPEEDS[size]
-        training = self.flop / rate + self.steps * each_step
-        return training + compiling * self.shapes + self.seconds_besides
-
-    def text(self, size: str) -> str:
-        """For people."""
-        if not self.trials:
-            return f"no training, about {self.seconds_besides:.0f} s"
-        machine = "2 CPU cores" if size in (TINY, "cpu") else "one H200"
-        return (
-            f"about {self.trials:,} trials, {self.steps:,} trial-steps, {self.flop:.1e} FLOP: "
-            f"{duration(self.seconds(size))} on {machine}"
-        )
-
-
+CORES, H200 = "2 CPU cores", "one H200"
 SPEEDS = {
-    TINY: (3e10, 1e-3, 0.0),
-    "cpu": (3e10, 1e-3, 10.0),
-    "gpu": (5.5e13, 1e-5, 20.0),
-    "paper": (2e14, 0.0, 60.0),
+    TINY: Speed(device=CORES, flop_a_second=3e10, each_step=1e-3),
+    "cpu": Speed(device=CORES, flop_a_second=3e10, each_step=1e-3, compiling=10.0),
+    "gpu": Speed(device=H200, flop_a_second=5.5e13, each_step=1e-5, compiling=20.0),
+    "paper": Speed(device=H200, flop_a_second=2e14, compiling=60.0),
 }
-"""FLOP a second in slots, seconds a step of a trial takes besides, and seconds to compile a shape:
-measured on two idle cores and on one H200 with models of width 64 to 256; assumed for the
-paper's."""
+"""Of the machine that a size is meant for: measured on two idle cores and on one H200 with models
+of width 64 to 256; assumed for the paper's."""
+_H200_PEAK = 989.0
+"""TFLOP/s in bfloat16."""
 
 
-def training_cost(
-    scale: Scale, *, vocab: int, context: int, trials: float, mlp_ratio: float = 4.0
-) -> Cost:
-    """What so many trials of the reference model at a scale take: 6 FLOP a weight and token."""
-    block = (4 + 2 * mlp_ratio) * scale.width**2
-    weights = scale.depth * block + vocab * scale.width  # an embedding is read, not multiplied
-    attention = 12 * scale.depth * scale.width * context / 2
-    flop = (6 * weights + attention) * scale.tokens
-    count = math.ceil(trials)
-    return Cost(trials=count, steps=count * scale.steps, flop=flop * trials, shapes=1)
+def speed_by_peak(size: str, peak: float) -> Speed:
+    """The speed at a size on a GPU of so many TFLOP/s, from that on an H200."""
+    known = SPEEDS["gpu" if size in (TINY, "cpu") else size]
+    return replace(
+        known,
+        device=f"a GPU of {peak:,.0f} TFLOP/s",
+        flop_a_second=known.flop_a_second * peak / _H200_PEAK,
+        known="from an H200 by their peaks",
+    )
 
 
 def same_training(rules: Rules, scale: Scale, base: Scale) -> Any:
@@ -195,6 +162,14 @@ class Figure(Protocol):
     def run(self, size: str, lab: Any) -> Found:
         """Train what is not trained yet in a `Lab`, judge, and draw."""
         ...
+
+
+def cost_text(figure: Figure, size: str, speed: Speed | None = None) -> str:
+    """What a size takes, for people: on the machine that it is meant for, or on another."""
+    cost = figure.cost(size)
+    if not cost.trials:
+        return f"no training, about {cost.seconds_besides:.0f} s"
+    return f"{cost}: {(speed or SPEEDS[size]).text(cost)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,13 +25,14 @@ from completedp.evidence.figures.drawing import (
     canvas,
     finish,
 )
-from completedp.evidence.figures.figure import Cost, Found, Setting, judged
+from completedp.evidence.figures.figure import Found, Setting, judged
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.sensitivity import Slice, has_processes, sensitivity
 from completedp.studies.cells import Wanted
 from completedp.studies.engines import PAPER_GRID, paper_levels
 from completedp.studies.spec import Site
 from completedp.theory.rules import Rules
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED, canvas, finish
-from completedp.evidence.figures.figure import Cost, Finding, Found, Setting, judged, student
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from completedp.evidence.figures.drawing import INK, RED, canvas, finish, powers_of_two
-from completedp.evidence.figures.figure import Cost, Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
 from completedp.theory.rules import Rules
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Ended, Lab

@@ -18,13 +18,14 @@ import numpy as np
 from completedp.evidence.figures.base_size import mean_and_half
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, INK, canvas, finish, shades
-from completedp.evidence.figures.figure import Cost, Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import tuned_octave
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios, Scale
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab

@@ -20,7 +20,7 @@ import completedp
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_bytes_atomically, write_text_atomically
 from completedp.common.process import only_process
-from completedp.evidence.figures.figure import TINY, Figure, Found
+from completedp.evidence.figures.figure import SPEEDS, TINY, Figure, Found, cost_text
 from completedp.evidence.figures.lab import Lab, check_sources, stdlib_tokens
 from completedp.evidence.figures.registry import figure_named
 from completedp.evidence.figures.stopwatch import Stopwatch
@@ -51,7 +51,7 @@ def run_figure(
         raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
     with only_process(out), Stopwatch(out / f"{name}-{size}.seconds") as watch:
         if not quiet:
-            print(f"{name}, {size}: {figure.cost(size).text(size)}", file=sys.stderr, flush=True)
+            print(f"{name}, {size}: {cost_text(figure, size)}", file=sys.stderr, flush=True)
         if trains:
             text = data or stdlib_tokens(out)
             with Store(store or str(out / f"{name}-{size}.db")) as opened:
@@ -103,7 +103,7 @@ def _written(
         "findings": [vars(finding) for finding in found.findings],
         "numbers": found.numbers,
         "seconds": round(seconds, 1),
-        "estimated_seconds": None if size == TINY else round(cost.seconds(size)),
+        "estimated_seconds": None if size == TINY else round(cost.seconds(SPEEDS[size])),
         "versions": {
             "completedp": completedp.__version__,
             "torch": torch.__version__,

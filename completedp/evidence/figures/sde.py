@@ -31,9 +31,10 @@ from completedp.evidence.figures.drawing import (
     factors_axis,
     finish,
 )
-from completedp.evidence.figures.figure import Cost, Found, judged
+from completedp.evidence.figures.figure import Found, judged
 from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Ratios
+from completedp.training.cost import Cost
 
 ROLE = "hidden_weight"
 

@@ -35,7 +35,7 @@ from completedp.evidence.figures.drawing import (
     canvas,
     finish,
 )
-from completedp.evidence.figures.figure import Cost, Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import tuned_octave
 from completedp.studies.cells import Wanted
@@ -43,6 +43,7 @@ from completedp.studies.space import project
 from completedp.studies.spec import Site
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Rules
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import FinishedSearch, Lab

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from completedp.evidence.figures.bowl import Losses, Range, bottom, mean_losses, next_points
 from completedp.evidence.figures.drawing import INK
 from completedp.evidence.figures.figure import (
-    Cost,
     Finding,
     Found,
     Setting,
@@ -37,6 +36,7 @@ from completedp.evidence.figures.sweep_drawing import draw
 from completedp.studies.cells import Wanted, work_of
 from completedp.studies.spec import Site
 from completedp.theory.scale import Scale
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab, ListedStudy

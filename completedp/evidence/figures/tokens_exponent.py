@@ -19,12 +19,13 @@ import numpy as np
 from completedp.evidence.exponents import CANDIDATES, MIDDLE, Fit, Size, fit_exponent, reached
 from completedp.evidence.figures.bowl import Losses, Range, next_points, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREY, canvas, factors_axis, finish, shades
-from completedp.evidence.figures.figure import Cost, Finding, Found, Setting, judged, student
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios, Scale
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab, ListedStudy

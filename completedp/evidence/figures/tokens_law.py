@@ -16,7 +16,7 @@ import numpy as np
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, GREY, canvas, finish
-from completedp.evidence.figures.figure import Cost, Found, Setting, judged
+from completedp.evidence.figures.figure import Found, Setting, judged
 from completedp.evidence.figures.lines import all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import tuned_octave
@@ -24,6 +24,7 @@ from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
+from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab

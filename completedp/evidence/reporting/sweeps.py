@@ -35,7 +35,7 @@ def sweep_part(path: Path, data: Mapping[str, Any]) -> Part:
             axes=grid["axes"],
             factors=grid["factors"],
             octaves=grid.get("octaves"),
-            parameterisations=grid.get("parameterisations"),
+            parameterisation=grid.get("parameterisations"),
             seeds=grid.get("seeds"),
             out=str(path.parent),
         ),

@@ -1,0 +1,122 @@
+"""What a verb will take, said before it begins: `--dry-run`, `--peak`, and a CPU's half hour."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from completedp.cli.shared import print_json
+from completedp.common.checks import check_number
+from completedp.common.errors import CompletedpError
+from completedp.common.progress import say
+from completedp.theory.scale import Scale
+
+if TYPE_CHECKING:
+    from completedp.training.estimate import Estimate
+
+LONG = 1800.0
+"""Seconds beyond which a CPU does not begin unless it is told to."""
+SMALLER = (
+    Scale(width=128, depth=4, batch=8192, tokens=4_000_000),
+    Scale(width=64, depth=4, batch=4096, tokens=2_000_000),
+    Scale(width=64, depth=2, batch=2048, tokens=500_000),
+)
+"""Bases to propose where a larger one would take too long."""
+_WORTH_IT = 20
+"""Trials below which a search finds nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostOptions:
+    """How a verb that trains says what that takes."""
+
+    dry_run: bool = False
+    """Only say what it will take: trials, steps, tokens, FLOP, memory, time."""
+    peak: float | None = None
+    """With --dry-run: the time on a GPU of so many TFLOP/s, such as 989 (H100, H200) or 312
+    (A100) in bfloat16."""
+
+    def __post_init__(self) -> None:
+        if self.peak is not None:
+            check_number("peak", self.peak, low=1e-3, high=1e6)
+            if not self.dry_run:
+                raise CompletedpError(
+                    f"--peak {self.peak:g} is of another device: give --dry-run with it"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatientOptions(CostOptions):
+    """The same, of verbs that a CPU could take days for."""
+
+    anyway: bool = False
+    """Begin on a CPU even if it takes more than half an hour."""
+
+
+def print_estimate(found: Estimate, as_json: bool) -> int:
+    """What `--dry-run` prints; the exit code."""
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print(found)
+    return 0
+
+
+def say_estimate(found: Estimate) -> None:
+    """What is said at the start."""
+    if found.cost.steps:
+        for line in str(found).splitlines():
+            say(line)
+
+
+def refuse_if_long(
+    found: Estimate,
+    device: str,
+    *,
+    begun: bool,
+    anyway: bool,
+    smaller: Callable[[Mapping[str, int]], Estimate],
+    trials: int | None = None,
+) -> None:
+    """Raise where a CPU would be at work for longer than people expect.
+
+    `smaller` estimates the same command for a base of other sizes; `trials` are those of a search,
+    which may be fewer. What was begun goes on: who began it knows.
+    """
+    if device != "cpu" or begun or anyway or found.seconds <= LONG:
+        return
+    hint = "take fewer trials, a smaller base (--width, --depth, --batch, --tokens) or a GPU"
+    for base in SMALLER:
+        sizes = base.to_dict()
+        try:
+            fits = smaller(sizes)
+        except CompletedpError:  # such as a recipe of another base, or heads that do not divide
+            continue
+        if fits.seconds > LONG and trials is not None and base is SMALLER[-1]:
+            part = 0.9 * LONG / fits.seconds
+            sizes |= {"trials": int(part * trials) // 10 * 10}
+            fits = replace(fits, seconds=part * fits.seconds)
+        if fits.seconds <= LONG and sizes.get("trials", _WORTH_IT) >= _WORTH_IT:
+            hint = f"`{_command(sizes)}` takes {fits.short_time}"
+            break
+    raise CompletedpError(
+        f"{found.cost.trials:,} trials would take {found.short_time} on {found.device}: {hint}; "
+        "--anyway begins all the same"
+    )
+
+
+def _command(sizes: Mapping[str, int]) -> str:
+    """The user's own, with other sizes."""
+    flags, words = {f"--{name}" for name in sizes}, []
+    given = iter(sys.argv[1:])
+    for word in given:
+        if word in flags:
+            next(given, None)  # its value
+        elif word.partition("=")[0] not in flags:
+            words.append(word)
+    for name, size in sizes.items():
+        words += [f"--{name}", str(size)]
+    return f"completedp {shlex.join(words)}"

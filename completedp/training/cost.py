@@ -1,0 +1,142 @@
+"""Cost: what training takes, reckoned before it begins. No torch: `figure --list` answers at once.
+
+FLOP are 6 for a weight and token, and those of attention. Time is FLOP over what a device does of
+them a second, and what every step and every compiled shape takes besides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from completedp.common.progress import duration
+from completedp.theory.scale import Scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What some trials take, on whatever device."""
+
+    trials: int = 0
+    steps: int = 0
+    """Of all trials together."""
+    tokens: int = 0
+    flop: float = 0.0
+    shapes: int = 0
+    """Programs to compile."""
+    seconds_besides: float = 0.0
+    """Of work that is no training."""
+
+    def __add__(self, other: Cost) -> Cost:
+        mine, theirs = asdict(self), asdict(other)
+        return Cost(**{name: mine[name] + theirs[name] for name in mine})
+
+    def seconds(self, speed: Speed) -> float:
+        """About how long it takes on a device."""
+        training = self.flop / speed.flop_a_second + self.steps * speed.each_step
+        return training + self.compiling(speed) + self.seconds_besides
+
+    def compiling(self, speed: Speed) -> float:
+        """The part of it in which programs are compiled."""
+        return speed.compiling * self.shapes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if not self.trials:
+            return "no training"
+        trials = f"{self.trials:,} trial{'s' * (self.trials > 1)}"
+        return (
+            f"{trials}, {self.steps:,} steps, {short(self.tokens)} tokens, "
+            f"{self.flop:.1e} FLOP".replace("e+", "e")
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How fast a device trains, and how that is known."""
+
+    device: str
+    flop_a_second: float
+    each_step: float = 0.0
+    """Seconds that a step of a trial takes besides."""
+    compiling: float = 0.0
+    """Seconds to compile a shape."""
+    known: str = ""
+    """How: `measured`, or at which part of which peak."""
+
+    def text(self, cost: Cost) -> str:
+        """How long something takes on it, for people."""
+        compiling = round(cost.compiling(self))
+        known = f", {self.known}" if self.known else ""
+        part = f", {duration(compiling)} of it compiling" if compiling else ""
+        return f"about {duration(cost.seconds(self))} on {self.device}{known}{part}"
+
+
+def training_cost(
+    scale: Scale, *, vocab: int, context: int, trials: float, mlp_ratio: float = 4.0
+) -> Cost:
+    """What so many trials of the reference model at a scale take."""
+    block = (4 + 2 * mlp_ratio) * scale.width**2
+    weights = scale.depth * block + vocab * scale.width  # an embedding is read, not multiplied
+    flop = flop_a_token(weights, scale, context) * scale.tokens
+    return cost_of(scale, flop, trials)
+
+
+def cost_of(scale: Scale, flop: float, trials: float = 1) -> Cost:
+    """Of so many trials at a scale that take so many FLOP each."""
+    count = math.ceil(trials)
+    return Cost(
+        trials=count,
+        steps=count * scale.steps,
+        tokens=count * scale.steps * scale.batch,
+        flop=flop * trials,
+        shapes=1,
+    )
+
+
+def flop_a_token(weights: float, scale: Scale, context: int) -> float:
+    """Of training, with causal attention over the context."""
+    return 6 * weights + 12 * scale.depth * scale.width * context / 2
+
+
+IN_SLOTS_EACH_STEP, ALONE_EACH_BLOCK = 1e-5, 3e-3
+"""Seconds on a GPU that a step takes besides its FLOP: in slots, and alone, by the block."""
+COMPILING = {"cuda": 20.0, "cpu": 10.0}
+"""Seconds to compile a shape."""
+
+
+def gpu_speed(peak: float, *, width: int, depth: int, slots: bool) -> Speed:
+    """Of a GPU with a peak in TFLOP/s. Measured on an H200: docs/benchmarks.md."""
+    part = utilisation(width)
+    return Speed(
+        device=f"a GPU of {peak:,.0f} TFLOP/s",
+        flop_a_second=peak * 1e12 * part,
+        each_step=IN_SLOTS_EACH_STEP if slots else ALONE_EACH_BLOCK * depth,
+        compiling=COMPILING["cuda"] if slots else 0.0,
+        known=f"at {part:.0%} of that, as for width {width}",
+    )
+
+
+def utilisation(width: int) -> float:
+    """The part of its peak that a GPU reaches: small models are bound by memory.
+
+    >>> utilisation(64), utilisation(256), utilisation(4096)
+    (0.05, 0.2, 0.35)
+    """
+    return min(0.35, width / 1280)
+
+
+def short(count: float) -> str:
+    """A number as people say it.
+
+    >>> short(16_000_000), short(999), short(4.8e9)
+    ('16M', '999', '4.8B')
+    """
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:.3g}"

@@ -1,0 +1,193 @@
+"""Cost before work: FLOP against torch's own count, what is left of a study, refusals, dry runs."""
+
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from studies import BASE, CONTEXT, make_recipe, make_study, objective_of, planted, write_tokens
+from torch.utils.flop_counter import FlopCounterMode
+
+from completedp.cli import costs
+from completedp.cli.main import main
+from completedp.lm.reference import ReferenceModel
+from completedp.lm.shape import Shape
+from completedp.studies.outlook import left_of, outlook, searched
+from completedp.studies.spec import StudySpec
+from completedp.studies.store import Store
+from completedp.tasks.losses import transformer_loss
+from completedp.theory.scale import Scale
+from completedp.training.cost import Cost, gpu_speed, training_cost
+from completedp.training.estimate import estimate_run, estimate_trials, sample
+
+CPU = torch.device("cpu")
+SIZES = "--width 16 --head-dim 8 --depth 1 --batch 64 --tokens 640 --context 16 --eval-sequences 4"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tokens(tmp_path_factory.mktemp("costs"))
+
+
+def run(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit code of a command, in this process."""
+    monkeypatch.setattr(sys, "argv", ["completedp", *words])
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0)
+
+
+def test_flop_are_those_that_torch_counts() -> None:
+    """Six for a weight and token: torch's own count of the matrix products of a step."""
+    scale = Scale(width=64, depth=2, batch=128, tokens=128)
+    model = ReferenceModel(vocab=257, shape=Shape(head_dim=16))(scale)
+    tokens = torch.zeros(2, 64, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        transformer_loss(model, tokens, tokens, z_loss=0.0).total.backward()
+    counted = counter.get_total_flops()  # which leaves attention on a CPU out
+    found = training_cost(scale, vocab=257, context=64, trials=1).flop
+    attention = 12 * scale.depth * scale.width * 64 / 2 * 128
+    assert found - attention == pytest.approx(counted, rel=0.02)
+
+
+def test_a_sample_is_the_arithmetic(data: str, tmp_path: Path) -> None:
+    """What a model is tried for agrees with the reference model's formula."""
+    with Store(str(tmp_path / "s.db")) as store:
+        objective = objective_of(make_study(store, data), data)
+    found = sample(objective.task, objective.recipe, BASE, CPU)
+    wanted = training_cost(BASE, vocab=257, context=CONTEXT, trials=1).flop / BASE.steps / 4
+    assert found.flop == pytest.approx(wanted)
+    parameters = sum(p.numel() for p in objective.task.blank(BASE).parameters())
+    assert found.state == 16 * parameters
+    assert found.kept is not None
+    # At least the logits in float32, and less than all activations several times over.
+    assert 4 * CONTEXT * 257 < found.kept < 200 * 4 * CONTEXT * 257
+    assert found.seconds is not None
+    assert found.seconds > 0
+
+
+def test_time_is_flop_over_speed() -> None:
+    """A GPU of twice the peak takes half as long, but for compiling and the steps themselves."""
+    cost = Cost(trials=1, steps=0, flop=1e18, shapes=1)
+    slow, fast = (gpu_speed(peak, width=256, depth=4, slots=True) for peak in (500, 1000))
+    assert cost.compiling(slow) > 0
+    training = [cost.seconds(each) - cost.compiling(each) for each in (slow, fast)]
+    assert training[0] == pytest.approx(2 * training[1])
+    assert training[1] == pytest.approx(1e18 / (1e15 * 0.2))
+
+
+def test_what_is_left_of_a_study(data: str, tmp_path: Path) -> None:
+    """Finished trials cost nothing more; a store that is not there has none, and is not made."""
+    path = str(tmp_path / "s.db")
+    with Store(path) as store:
+        study = make_study(store, data, trials=6)
+        spec = StudySpec.from_dict(study.spec)
+        assert searched(spec) == {BASE: 6}
+        planted(study, data, [3.0, 2.0])
+        assert left_of(study, spec) == {BASE: 4}
+    ahead = outlook({BASE: 6}, path, "tune")
+    assert (ahead.left, ahead.begun) == ({BASE: 4}, True)
+    nowhere = outlook({BASE: 6}, str(tmp_path / "none.db"), "tune")
+    assert (nowhere.left, nowhere.begun) == ({BASE: 6}, False)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_more_trials_cost_more(data: str, tmp_path: Path) -> None:
+    """Steps, tokens and FLOP are those of all trials together, and of the steps left of a run."""
+    with Store(str(tmp_path / "s.db")) as store:
+        objective = objective_of(make_study(store, data), data)
+    one, ten = (
+        estimate_trials(objective.runner, objective.recipe, {BASE: count}, peak=100)
+        for count in (1, 10)
+    )
+    assert (ten.cost.steps, ten.cost.tokens) == (10 * BASE.steps, 10 * BASE.tokens)
+    assert ten.cost.flop == pytest.approx(10 * one.cost.flop)
+    whole, half = (
+        estimate_run(objective.task, make_recipe(), BASE, CPU, steps=steps, peak=100)
+        for steps in (BASE.steps, BASE.steps // 2)
+    )
+    assert half.cost.flop == pytest.approx(whole.cost.flop / 2)
+    assert half.cost.tokens == BASE.tokens // 2
+
+
+@pytest.mark.parametrize(
+    ("words", "trials"),
+    [
+        (f"search start --data DATA --trials 5 --store OUT/s.db {SIZES}", 5),
+        # Three octaves, two seeds, two widths.
+        (f"sweep --data DATA --out OUT/sweep --factors 1 2 --octaves -1 0 1 --seeds 2 {SIZES}", 12),
+        (f"train --data DATA --out OUT/run --recipe OWN {SIZES}", 1),
+        ("figure lr-width --out OUT/figures", None),
+    ],
+)
+@pytest.mark.parametrize("peak", [(), ("--peak", "989")])
+def test_a_dry_run_says_the_cost_and_does_nothing(
+    words: str,
+    trials: int | None,
+    peak: tuple[str, ...],
+    data: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`--dry-run` prints trials, steps, tokens, FLOP and time, exits with 0, and writes nothing."""
+    recipe = tmp_path / "own.json"
+    make_recipe().save(recipe)
+    given = words.replace("DATA", data).replace("OUT", str(tmp_path)).replace("OWN", str(recipe))
+    assert run([*given.split(), "--dry-run", "--json", *peak], monkeypatch) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert trials is None or found["trials"] == trials
+    assert min(found["steps"], found["tokens"], found["flop"], found["seconds"]) > 0
+    assert ("989 TFLOP/s" in found["device"]) == bool(peak)
+    assert [path.name for path in tmp_path.iterdir()] == ["own.json"]
+    assert run([*given.split(), "--dry-run", *peak], monkeypatch) == 0
+    assert "FLOP" in capsys.readouterr().out
+
+
+def test_a_cpu_refuses_what_takes_long(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line with the estimate, the command that would fit and the flag that goes ahead; what
+    was begun goes on."""
+    monkeypatch.setattr(costs, "SMALLER", (Scale(width=16, depth=1, batch=64, tokens=640),))
+    store = str(tmp_path / "s.db")
+    words = f"search start --data {data} --trials 30 --store {store} --head-dim 8 --context 16"
+    words += " --eval-sequences 4 --device cpu --no-compile --slots 2"
+    large = f"{words} --width 128 --depth 4 --tokens 1e13 --batch=4096"
+    assert run(large.split(), monkeypatch) == 2
+    line = capsys.readouterr().err.strip()
+    assert line.count("\n") == 0
+    assert "30 trials would take about" in line
+    assert "days on CPU" in line
+    assert "--anyway" in line
+    proposed = line.partition("`completedp ")[2].partition("`")[0].split()
+    assert "--tokens" in proposed
+    assert "1e13" not in proposed
+    assert "--batch=4096" not in proposed
+    assert not (tmp_path / "s.db").exists()
+    begun = [*proposed, "--trials", "1"]
+    assert run(begun, monkeypatch) == 0
+    said = capsys.readouterr()
+    assert "completedp: cost: 1 trial, 10 steps" in said.err
+    assert f"next: completedp search best --store {store} --study search --data {data}" in said.err
+    monkeypatch.setattr(costs, "LONG", 0.0)
+    assert run([*proposed, "--trials", "2"], monkeypatch) == 0  # it was begun
+    assert "2/2 trials" in capsys.readouterr().out
+
+
+def test_anyway_begins(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--anyway` is obeyed; `--peak` without `--dry-run` is a mistake."""
+    monkeypatch.setattr(costs, "LONG", 0.0)
+    words = f"search start --data {data} --trials 1 --store {tmp_path}/s.db {SIZES} --no-compile"
+    assert run(words.split(), monkeypatch) == 2
+    assert run([*words.split(), "--anyway"], monkeypatch) == 0
+    capsys.readouterr()
+    assert run([*words.split(), "--peak", "989"], monkeypatch) == 2
+    assert "give --dry-run with it" in capsys.readouterr().err
