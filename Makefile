@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test test-all check docs mutants fuzz clean
+.PHONY: quickstart test test-all check docs site wheel mutants fuzz clean
 
 quickstart: .venv/ready
 	$(BIN)/completedp quickstart
@@ -20,8 +20,8 @@ check: .venv/ready
 	$(BIN)/pyright
 
 # Pages made from the code: the rules from their table, the architecture's graph from the imports,
-# tables from measurements (benchmarks/data, docs/results),
-# the figures' table from their definitions.
+# tables from measurements (benchmarks/data, docs/results), the figures' table from their definitions,
+# the API from docstrings, the README's plan from its code.
 # Tests keep them equal.
 docs: .venv/ready
 	$(BIN)/completedp rules --markdown > docs/rules.md
@@ -29,6 +29,18 @@ docs: .venv/ready
 	$(BIN)/python scripts/data_tables.py
 	$(BIN)/python scripts/results_table.py
 	$(BIN)/python scripts/figures_table.py
+	$(BIN)/python scripts/api_page.py
+	$(BIN)/python scripts/readme_plan.py
+
+# The pages as a site, in site/: open site/index.html. Reading it needs no network.
+site: .venv/ready docs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-site.txt
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# The wheel, installed into a bare environment and tried there: make wheel PYTHON=python3.13.
+wheel: .venv/ready
+	$(BIN)/python -m hatchling build -t wheel -d dist
+	$(BIN)/python scripts/try_wheel.py --python $(PYTHON)
 
 # Single errors planted in a copy of the core, and whether the tests see them.
 mutants: .venv/ready
@@ -52,4 +64,4 @@ fuzz: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache .mutants.json
+	rm -rf .venv runs site dist .pytest_cache .hypothesis .ruff_cache .mutants.json

@@ -12,41 +12,65 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from completedp.common.errors import CompletedpError as CompletedpError
-from completedp.common.errors import DataWarning as DataWarning
-from completedp.common.errors import ScaleWarning as ScaleWarning
-from completedp.theory.evidence import Evidence as Evidence
-from completedp.theory.hparams import Hyperparameters as Hyperparameters
-from completedp.theory.hparams import Values as Values
-from completedp.theory.recipe import Recipe as Recipe
-from completedp.theory.roles import Role as Role
-from completedp.theory.rules import Factors as Factors
-from completedp.theory.rules import Rules as Rules
-from completedp.theory.rules import Shift as Shift
-from completedp.theory.rules import factors as factors
-from completedp.theory.scale import Ratios as Ratios
-from completedp.theory.scale import Scale as Scale
-from completedp.theory.schedule import Schedule as Schedule
-from completedp.theory.transfer import Transfer as Transfer
-from completedp.theory.value import Value as Value
+from completedp.common.errors import CompletedpError, DataWarning, ScaleWarning
+from completedp.theory.evidence import Evidence
+from completedp.theory.hparams import Hyperparameters, Values
+from completedp.theory.recipe import Recipe
+from completedp.theory.roles import Role
+from completedp.theory.rules import Factors, Rules, Shift, factors
+from completedp.theory.scale import Ratios, Scale
+from completedp.theory.schedule import Schedule
+from completedp.theory.transfer import Transfer
+from completedp.theory.value import Value
 
 if TYPE_CHECKING:
-    from completedp.apply.adamw import AdamW as AdamW
-    from completedp.apply.classify import classify as classify
-    from completedp.apply.optimise import attach_schedule as attach_schedule
-    from completedp.apply.optimise import load_optimizer_state as load_optimizer_state
-    from completedp.apply.plan import plan as plan
-    from completedp.apply.planned import Plan as Plan
-    from completedp.evidence.horizon import fit_horizon as fit_horizon
-    from completedp.evidence.run import coordcheck as coordcheck
-    from completedp.evidence.run import gradcheck as gradcheck
-    from completedp.evidence.sweep import sweep as sweep
-    from completedp.lm.transformer import ModelConfig as ModelConfig
-    from completedp.lm.transformer import Transformer as Transformer
-    from completedp.studies.session import search as search
-    from completedp.training.session import train as train
+    from completedp.apply.adamw import AdamW
+    from completedp.apply.classify import classify
+    from completedp.apply.optimise import attach_schedule, load_optimizer_state
+    from completedp.apply.plan import plan
+    from completedp.apply.planned import Plan
+    from completedp.evidence.horizon import fit_horizon
+    from completedp.evidence.run import coordcheck, gradcheck
+    from completedp.evidence.sweep import sweep
+    from completedp.lm.transformer import ModelConfig, Transformer
+    from completedp.studies.session import search
+    from completedp.training.session import train
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AdamW",
+    "CompletedpError",
+    "DataWarning",
+    "Evidence",
+    "Factors",
+    "Hyperparameters",
+    "ModelConfig",
+    "Plan",
+    "Ratios",
+    "Recipe",
+    "Role",
+    "Rules",
+    "Scale",
+    "ScaleWarning",
+    "Schedule",
+    "Shift",
+    "Transfer",
+    "Transformer",
+    "Value",
+    "Values",
+    "attach_schedule",
+    "classify",
+    "coordcheck",
+    "factors",
+    "fit_horizon",
+    "gradcheck",
+    "load_optimizer_state",
+    "plan",
+    "search",
+    "sweep",
+    "train",
+]
 
 _NEED_TORCH = {
     "AdamW": "completedp.apply.adamw",

@@ -19,16 +19,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re
 def test_the_blocks_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every Python block of the README runs, one after the other, in one session."""
+    """The README's ten lines run as they stand."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    runnable = [block for block in BLOCKS if OWN_MODEL not in block]
-    assert len(runnable) == 2
-    for block in runnable:
-        exec(compile(block, "README.md", "exec"), names)
+    (block,) = (block for block in BLOCKS if OWN_MODEL not in block)
+    exec(compile(block, "README.md", "exec"), names)
     assert "blocks.0-15.attn.qkv.weight" in capsys.readouterr().out
     assert isinstance(names["optimizer"], torch.optim.AdamW)
-    assert cdp.Recipe.load("recipe.json").rules.alpha == 0.5
 
 
 def test_the_printed_plan_is_what_is_printed(
@@ -51,10 +48,3 @@ def test_the_block_with_a_users_model_calls_what_is_there(monkeypatch: pytest.Mo
     assert names["study"].best.call_args.kwargs["rungs"] == [
         cdp.Scale(width=512, depth=4, batch=16_384, tokens=400_000_000)
     ]
-
-
-def test_links_lead_somewhere() -> None:
-    """Every file that the README and the docs link to is there."""
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"

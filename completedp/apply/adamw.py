@@ -43,7 +43,15 @@ _UNSUPPORTED = ("amsgrad", "foreach", "capturable", "differentiable")
 class AdamW(torch.optim.AdamW):
     """`torch.optim.AdamW` with the same arguments, groups and state, in one launch a step.
 
-        optimizer = cdp.AdamW(plan.param_groups())
+    Values have torch's units: lr and eps per step, weight_decay as a multiple of lr.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = AdamW([{"params": [weight], "lr": 0.1, "weight_decay": 0.0}])
+    >>> weight.grad = torch.ones(2)
+    >>> optimizer.step()
+    >>> [round(value, 3) for value in weight.tolist()]
+    [0.9, 0.9]
 
     One launch for each device and type of parameter, and one more for tensors whose addresses are
     not multiples of 16; `step` does not wait for it. Contiguous CUDA tensors of float32, bfloat16

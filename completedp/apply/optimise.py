@@ -93,7 +93,14 @@ def attach_schedule(optimizer: Optimizer, schedule: Schedule, steps: int) -> Lam
     """Multiply every group's planned lr by the schedule: the ratios between groups stay.
 
     Call the result's `step()` after each optimizer step. Schedulers that assign rates, such as
-    CosineAnnealingLR with an eta_min or OneCycleLR, would erase the plan's ratios.
+    CosineAnnealingLR with an eta_min or OneCycleLR, would erase the plan's ratios. `steps` counts
+    optimizer steps.
+
+    >>> import completedp as cdp
+    >>> optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+    >>> scheduler = attach_schedule(optimizer, cdp.Schedule(warmup=0.5), steps=4)
+    >>> optimizer.param_groups[0]["lr"]  # half way up in the first of two steps of warm-up
+    0.25
     """
     if steps < 1:
         raise CompletedpError(f"steps = {steps!r} must be at least 1")
@@ -110,6 +117,12 @@ def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     torch's own would overwrite lr, betas, eps and weight decay with the checkpoint's. Here moments
     come back, and how far a schedule had taken the rates from their planned ones. Tensors are
     matched by name where the state has names, so the groups may have been cut differently.
+
+    >>> old = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+    >>> new = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    >>> load_optimizer_state(new, old.state_dict())
+    >>> new.param_groups[0]["lr"]
+    0.1
     """
     if not {"state", "param_groups"} <= state.keys():
         raise CompletedpError("this is no optimizer's state: it lacks state and param_groups")

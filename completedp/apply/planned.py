@@ -18,7 +18,21 @@ if TYPE_CHECKING:
 
 
 class Plan(PlanNumbers):
-    """What to do with a model at a target scale. Prints as a table."""
+    """What to do with a model at a target scale. Prints as a table.
+
+    Values are torch's: lr and eps per step, weight decay as a multiple of lr.
+
+    >>> import completedp as cdp
+    >>> recipe = cdp.Recipe.default()
+    >>> model = cdp.Transformer(cdp.ModelConfig(vocab=256, width=512, depth=4))
+    >>> found = cdp.plan(model, recipe, recipe.base.times(cdp.Ratios(width=2)))
+    >>> found.initialise(seed=0)
+    >>> optimizer = found.adamw()
+    >>> found.check(optimizer).passed
+    True
+    >>> print(found.explain("blocks.0.mlp.up.weight", "lr"))
+    blocks.0.mlp.up.weight: lr = 0.0051 (value) x 0.5 (width 2^-1) = 0.00255 (0.0051 at base)
+    """
 
     def initialise(self, seed: int = 0) -> None:
         """Draw every parameter and attach the multipliers, in place.

@@ -6,12 +6,30 @@ the warnings that have names, for those who wish not to see them.
 
 
 class CompletedpError(ValueError):
-    """Something the user can mend: a value, a file, a combination of options."""
+    """Something the user can mend: a value, a file, a combination of options.
+
+    >>> import completedp as cdp
+    >>> try:
+    ...     cdp.Scale(width=0, depth=4, batch=16_384, tokens=16_000_000)
+    ... except cdp.CompletedpError as error:
+    ...     print(error)
+    width = 0 must be a whole number of at least 1
+    """
 
 
 class DataWarning(UserWarning):
-    """Text is too little, or too unequal, for what is asked of it."""
+    """Text is too little, or too unequal, for what is asked of it.
+
+    >>> import warnings, completedp as cdp
+    >>> with warnings.catch_warnings():  # not to see them
+    ...     warnings.simplefilter("ignore", cdp.DataWarning)
+    """
 
 
 class ScaleWarning(UserWarning):
-    """A recipe is asked for more than its base, or what was measured of it, speaks for."""
+    """A recipe is asked for more than its base, or what was measured of it, speaks for.
+
+    >>> import warnings, completedp as cdp
+    >>> with warnings.catch_warnings():  # not to see them
+    ...     warnings.simplefilter("ignore", cdp.ScaleWarning)
+    """

@@ -87,9 +87,15 @@ def fit_horizon(
     base, and at `batch_factors` times its batch. The recipe with the fitted exponent is written to
     `out`, NAME.json, and all else to the folder NAME; the same call resumes.
 
-        found = cdp.fit_horizon(make, recipe, data="tokens")
-        print(found)
-        recipe = found.recipe
+    `octaves` are log2 of what the rate is multiplied by; exponents have no unit.
+
+    >>> import completedp as cdp
+    >>> base = cdp.Scale(width=64, depth=1, batch=256, tokens=1_024)
+    >>> found = cdp.fit_horizon(None, base=base, data="tokens", context=64, factors=(1, 2, 4),
+    ...                         batch_factors=(1,), octaves=(-1, 0, 1), seeds=1, noise=False,
+    ...                         eval_examples=4, slots=1, compile=False, quiet=True)
+    >>> 0 <= found.recipe.rules.token_exponent <= 1
+    True
     """
     grid = HorizonGrid(
         factors=tuple(factors),

@@ -51,7 +51,14 @@ def coordcheck(
     are its base times 1, 2 and 4 if not given; with `near_limit` it is its rules, multipliers and
     base widths that are checked. Other settings are those of `CheckSettings`: batch,
     context, steps, seeds, alpha, output_norm_eps, lr, near_limit, text, tolerance, device, shape.
-    With `out`, the numbers (JSON) and the plot (SVG) go to that folder.
+    With `out`, the numbers (JSON) and the plot (SVG) go to that folder. What is compared are slopes:
+    powers of the width or depth, which have no unit.
+
+    >>> import completedp as cdp
+    >>> check = cdp.coordcheck(widths=(64, 128), depths=(1, 2), steps=2, seeds=1, context=16,
+    ...                        batch=32, quiet=True)
+    >>> sorted({row.axis for row in check.rows})
+    ['depth', 'width']
     """
     given = {"data": data, "loss": loss, "overrides": overrides, "recipe": recipe}
     sizes = {"widths": widths, "depths": depths, "parameterisations": parameterisations}
@@ -76,6 +83,12 @@ def gradcheck(
     """Does AdamW's eps keep its size relative to a model's gradients, and do the invariants hold?
 
     Arguments are those of `coordcheck`.
+
+    >>> import completedp as cdp
+    >>> check = cdp.gradcheck(widths=(64, 128), depths=(1, 2), steps=2, seeds=1, context=16,
+    ...                       batch=32, quiet=True)
+    >>> len(check.rows) > 20
+    True
     """
     given = {"data": data, "loss": loss, "overrides": overrides, "recipe": recipe}
     sizes = {"widths": widths, "depths": depths, "parameterisations": parameterisations}

@@ -120,9 +120,16 @@ def sweep(
     """Where the best values are at each scale, how far they drift, and what that costs.
 
     Model, data and loss are as for `search`; `vary` names one or two coordinates ("lr", or
-    "lr/type/qkv"), `axis` one axis or several. The same call resumes.
+    "lr/type/qkv"), `axis` one axis or several. The same call resumes. `octaves` are log2 of what
+    the base's value is multiplied by; drifts are in octaves, losses and costs in nats.
 
-        print(cdp.sweep(make, base, vary="lr", axis="width", factors=(1, 2, 4), data="tokens"))
+    >>> import completedp as cdp
+    >>> base = cdp.Scale(width=64, depth=1, batch=256, tokens=1_024)
+    >>> found = cdp.sweep(None, base, vary="lr", axis="width", factors=(1, 2), octaves=(-1, 0, 1),
+    ...                   data="tokens", context=64, seeds=1, eval_examples=4, slots=1,
+    ...                   compile=False, quiet=True)
+    >>> [(line.axis, line.factor) for line in found.lines]
+    [('base', 1), ('width', 2)]
     """
     grid = SweepGrid(
         vary=(vary,) if isinstance(vary, str) else tuple(vary),

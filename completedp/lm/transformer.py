@@ -27,15 +27,25 @@ from completedp.theory.roles import BRANCHES
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Shape):
-    """A reference model: its shape, with sizes."""
+    """A reference model: its shape, with sizes.
+
+    >>> config = ModelConfig(vocab=4096, width=256, depth=4)
+    >>> config.heads, config.hidden
+    (4, 1024)
+    """
 
     vocab: int
+    """Number of token ids."""
     width: int
+    """d_model, in features."""
     depth: int
+    """Number of blocks."""
     head_dim: int = 64  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Features of an attention head; width is a multiple of it."""
     mlp_width: int | None = None
     """Feed-forward width, in place of mlp_ratio x width."""
     rope_theta: float = 10_000.0
+    """Base of the rotary positions' wavelengths."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,7 +177,12 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens to logits. `compute_dtype` (bfloat16 on a GPU) is that of the matrix products."""
+    """Tokens to logits. `compute_dtype` (bfloat16 on a GPU) is that of the matrix products.
+
+    >>> model = Transformer(ModelConfig(vocab=100, width=64, depth=2))
+    >>> model(torch.zeros(1, 8, dtype=torch.long)).shape  # sequences, positions, vocabulary
+    torch.Size([1, 8, 100])
+    """
 
     residual_multipliers: Tensor
     output_multiplier: Tensor

@@ -67,8 +67,17 @@ def search(
     else from usual values at `base`. With `sites`, trials train at these scales in turn with the
     base, and what gains at all of them is found.
 
-        study = cdp.search(make, base, data="tokens", trials=300)
-        recipe = study.best(rungs=[target])
+    `trials` counts training runs; `reach` is in octaves; `context` in tokens a sequence; a scale's
+    batch and tokens are in tokens, or in examples where data are no text.
+
+    >>> import completedp as cdp
+    >>> base = cdp.Scale(width=64, depth=1, batch=256, tokens=1_024)
+    >>> study = cdp.search(None, base, data="tokens", trials=2, context=64, space="global",
+    ...                    slots=1, eval_examples=4, compile=False, quiet=True)
+    >>> [trial.status for trial in study.trials()]
+    ['ok', 'ok']
+    >>> recipe = study.best(rungs=[base.times(cdp.Ratios(tokens=2))], seeds=1, quiet=True)
+    >>> study.close()
     """
     task, begin = start(
         make,

@@ -111,7 +111,13 @@ class SearchRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known of a recipe's values beyond the values."""
+    """What is known of a recipe's values beyond the values.
+
+    >>> from completedp.theory.recipe import Recipe
+    >>> evidence = Recipe.default().evidence
+    >>> evidence.trials, evidence.ranges(Recipe.default().base)["width"]
+    (49, (1.0, 1.0))
+    """
 
     rungs: tuple[Rung, ...] = ()
     """The ladder, lowest first."""

@@ -34,13 +34,21 @@ class Factors(NamedNumbers):
     optimizer, for init_std, and for the multiplier of its output in the forward pass.
 
     AdamW's are lr, eps, weight_decay and one_minus_beta, which 1 - beta1 and 1 - beta2 are
-    multiplied by (or beta raised to: `beta_rule="power"`).
+    multiplied by (or beta raised to: `beta_rule="power"`). Factors have no unit.
+
+    >>> factors("output_weight", Ratios(width=4)).to_dict()["init_std"]
+    0.25
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """A change to one exponent of the table: an ablation, or a planted error in a test."""
+    """A change to one exponent of the table: an ablation, or a planted error in a test.
+
+    >>> shift = Shift(role="hidden_weight", hyperparameter="lr", axis="width", by=0.5)
+    >>> Rules(shifts=(shift,)).exponents("hidden_weight", "lr")["width"]
+    -0.5
+    """
 
     role: str
     """A role, or `residual` for the residual multiplier."""

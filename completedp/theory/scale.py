@@ -11,7 +11,13 @@ from completedp.common.errors import CompletedpError
 
 @dataclass(frozen=True, kw_only=True)
 class Ratios:
-    """The four ratios of a target to a base: m_N, m_L, m_B and m_D in the paper's letters."""
+    """The four ratios of a target to a base: m_N, m_L, m_B and m_D in the paper's letters.
+
+    Ratios have no unit.
+
+    >>> Ratios(width=4, batch=4, tokens=16).r
+    0.25
+    """
 
     width: float = 1.0
     """m_N: width over base width."""

@@ -18,7 +18,14 @@ KINDS = ("cosine", "constant", "piecewise", "wsd")
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A shape of the learning rate over a run; call it with (step, steps)."""
+    """A shape of the learning rate over a run; call it with (step, steps).
+
+    Gives a fraction of the peak rate, from 0 to 1. Lengths are fractions of the run.
+
+    >>> schedule = Schedule(kind="wsd", warmup=0.1, decay=0.2)
+    >>> [round(schedule(step, 100), 2) for step in (0, 9, 50, 99)]
+    [0.1, 1.0, 1.0, 0.05]
+    """
 
     kind: str = "cosine"
     """cosine, constant, piecewise (constant in pieces), or wsd (warm-up, stable, decay)."""

@@ -45,7 +45,15 @@ def train(
     parallel, noise_every, tensorboard, wandb. Values come from the recipe:
     `recipe.with_values(lr=...)`.
 
-        result = cdp.train(make, recipe, target, data="tokens", out="runs/a")
+    `target` has width in features, depth in blocks, batch and tokens in tokens.
+
+    >>> import completedp as cdp
+    >>> target = cdp.Scale(width=64, depth=1, batch=256, tokens=1_024)
+    >>> recipe = cdp.Recipe.default().with_rules(axes=("width", "depth"))
+    >>> result = cdp.train(None, recipe, target, data="tokens", out="runs/a", context=64,
+    ...                    eval_examples=4, quiet=True)
+    >>> result.status, result.steps
+    ('ok', 4)
     """
     for name in options:
         check_one_of("option", name, RUN_OPTIONS)

@@ -1,0 +1,121 @@
+"""The pages: every one is in the site, every link leads somewhere, every command can be parsed."""
+
+import re
+import shlex
+from pathlib import Path, PurePosixPath
+
+import pytest
+import yaml
+from site_hooks import home, outside_links
+
+from completedp.cli.main import _parse
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]+)?\)")
+PLACEHOLDER = re.compile(r"\.\.\.|\bPATHS\b|\bA B\b")
+
+
+def prose(path: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def anchor(heading: str) -> str:
+    """A heading's anchor, as the site and code hosts make it."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+    return re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", text).strip())
+
+
+def anchors(path: Path) -> set[str]:
+    return {anchor(heading) for heading in re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name: str) -> None:
+    """Every file that a page links to is there, with the heading that the link names."""
+    path = ROOT / name
+    for target, heading in LINK.findall(prose(path)):
+        found = (path.parent / target).resolve() if target else path
+        assert found.exists(), f"{name}: {target}"
+        if heading and found.suffix == ".md":
+            assert heading[1:] in anchors(found), f"{name}: {target}{heading}"
+
+
+def test_the_site_has_every_page() -> None:
+    """The navigation of mkdocs.yml lists each page of docs/ once, and the README as its home."""
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    listed: list[str] = []
+
+    def walk(entry: object) -> None:
+        if isinstance(entry, str):
+            listed.append(entry)
+        elif isinstance(entry, dict):
+            for value in entry.values():
+                walk(value)
+        elif isinstance(entry, list):
+            for value in entry:
+                walk(value)
+
+    walk(config["nav"])
+    there = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted(["index.md", *there])
+
+
+def test_the_site_needs_no_network() -> None:
+    """No font, script or style of the site comes from elsewhere."""
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert config["theme"]["font"] is False
+    assert config["plugins"] == ["search"]
+    assert not {"extra_javascript", "extra_css"} & set(config)
+
+
+def test_links_that_leave_the_site() -> None:
+    """They become links to the repository, or text where the site knows none; others stay."""
+    page = "See [the loop](../examples/plain_loop.py), [any](models.md#a) and [x](https://a.b)."
+    assert outside_links(page, "data.md", "https://host/r") == (
+        "See [the loop](https://host/r/blob/main/examples/plain_loop.py), [any](models.md#a) "
+        "and [x](https://a.b)."
+    )
+    assert "the loop (`examples/plain_loop.py`), [any]" in outside_links(page, "data.md")
+    assert outside_links("[m](../models.md)", "results/a.md") == "[m](../models.md)"
+    assert home("![p](docs/width.svg)") == "![p](width.svg)"
+
+
+def commands(path: Path) -> list[str]:
+    """The `completedp` command lines of a page, continued lines joined."""
+    found: list[str] = []
+    for _, block in FENCE.findall(path.read_text(encoding="utf-8")):
+        for line in block.replace("\\\n", " ").splitlines():
+            line = re.sub(r"^\s*(\$ |srun |[A-Z_]+=\S+ )*", "", line).split(" #")[0]
+            if line.startswith("torchrun "):
+                line = line.partition("-m ")[2]
+            if line.startswith("completedp ") and not PLACEHOLDER.search(line):
+                found.append(line.rstrip(" &"))
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if commands(ROOT / name)])
+def test_commands_can_be_parsed(name: str) -> None:
+    """What a page tells the reader to type is a command with options that there are."""
+    for command in commands(ROOT / name):
+        try:
+            _parse(shlex.split(command)[1:])
+        except SystemExit as stop:
+            pytest.fail(f"{name}: {command}: {stop}")
+
+
+def test_a_wrong_command_is_seen() -> None:
+    """An option that there is not ends the parse."""
+    with pytest.raises(SystemExit):
+        _parse(["plan", "--no-such-option"])
+
+
+def test_pictures_are_used() -> None:
+    """Every picture in docs/ is on some page."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
+    for picture in DOCS.rglob("*.svg"):
+        assert PurePosixPath(picture.name).name in text, picture.name
