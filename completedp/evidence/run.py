@@ -49,9 +49,9 @@ def coordcheck(
     next-token cross-entropy or `loss(model, *batch)`. `overrides` name the module types of tensors
     that cannot be told. With a `recipe` the values are those that a plan assigns from it, and sizes
     are its base times 1, 2 and 4 if not given; with `near_limit` it is its rules, multipliers and
-    base widths that are checked. Other settings are those of `CheckSettings`: batch,
-    context, steps, seeds, alpha, output_norm_eps, lr, near_limit, text, tolerance, device, shape.
-    With `out`, the numbers (JSON) and the plot (SVG) go to that folder. What is compared are slopes:
+    base widths that are checked. Other settings are those of `CheckSettings`: batch, context,
+    steps, seeds, alpha, output_norm_eps, lr, near_limit, text, tolerance, device, shape. With
+    `out`, the numbers (JSON) and the plot (SVG) go to that folder. What is compared are slopes:
     powers of the width or depth, which have no unit.
 
     >>> import completedp as cdp
