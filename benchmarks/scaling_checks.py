@@ -31,6 +31,8 @@ from completedp.training.devices import choose_device
 DATA = FOLDER / "scaling-checks.json.xz"
 PICTURE = Path(__file__).parent.parent / "docs" / "coordcheck.svg"
 ONE, HALF, NO_NORMS = "alpha 1", "alpha 1/2", "alpha 1/2, no QK norms"
+AS_IT_IS, NEAR_LIMIT = "recipe `default`", "recipe `default`, near its limit"
+RECIPES = {AS_IT_IS: "default", NEAR_LIMIT: "default"}
 RULES = ("completedp", "completep", "mup", "sp")
 WITHOUT = replace(CHECK_SHAPE, qk_norm=False)
 CPU = {
@@ -41,6 +43,8 @@ CPU = {
     NO_NORMS: CheckSettings(
         widths=(64, 128, 256), depths=(4, 8, 16), batch=512, alpha=0.5, shape=WITHOUT
     ),
+    AS_IT_IS: CheckSettings(widths=(64, 128, 256), depths=(2, 4, 8), batch=512),
+    NEAR_LIMIT: CheckSettings(widths=(64, 128, 256), depths=(2, 4, 8), batch=512, near_limit=True),
 }
 SAME = ("widths", "depths", "batch", "steps", "seeds", "lr")
 """What has to be the same for measurements to go on; with others they begin anew."""
@@ -49,6 +53,10 @@ FULL = {
     ONE: CheckSettings(widths=LARGE, depths=(2, 4, 8, 16, 32, 64), parameterisations=RULES),
     HALF: CheckSettings(widths=LARGE, depths=(4, 8, 16, 32, 64), alpha=0.5),
     NO_NORMS: CheckSettings(widths=LARGE, depths=(4, 8, 16, 32, 64), alpha=0.5, shape=WITHOUT),
+    AS_IT_IS: CheckSettings(widths=(256, 512, 1024, 2048), depths=(4, 8, 16, 32)),
+    NEAR_LIMIT: CheckSettings(
+        widths=(256, 512, 1024, 2048), depths=(4, 8, 16, 32), near_limit=True
+    ),
 }
 
 
@@ -56,7 +64,7 @@ def run(every: dict[str, CheckSettings]) -> None:
     """Measure what the file does not have with these settings."""
     data = read(DATA)
     for name, settings in every.items():
-        check = make_check(settings=settings)
+        check = make_check(settings=settings, recipe=RECIPES.get(name))
         config = check.to_dict() | {"device": str(choose_device(settings.device))}
         if any(data.get(name, {}).get("config", {}).get(key) != config[key] for key in SAME):
             data[name] = {"config": config, "measured": {}}
