@@ -263,6 +263,7 @@ class BestVerb(Place, WorkerConfig, Sources):
         from completedp.studies.run import best
         from completedp.studies.session import shown_rungs
         from completedp.studies.store import Store
+        from completedp.tasks.data import DEFAULT_CONTEXT
 
         if self.seeds < 1:
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
@@ -280,7 +281,9 @@ class BestVerb(Place, WorkerConfig, Sources):
             print_json({"chosen": found.chosen, "rungs": climbed, "recipe": self.out})
         else:
             print(f"{found.lines()}\n{self.out}")
-            flags = _flags(self, recipe=self.out, data=self.data)
+            unit = objective.task.data.unit
+            context = {} if unit in (1, DEFAULT_CONTEXT) else {"context": str(unit)}
+            flags = _flags(self, recipe=self.out, data=self.data, **context)
             times = " ".join(f"--{name} {2 * size}" for name, size in _sizes(found.recipe.base))
             name_next(f"completedp train {flags} {times} --out runs/target --dry-run")
         return 0

@@ -153,7 +153,8 @@ def sweep(
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     if not quiet:
         left = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY).left
-        say_estimate(estimate_trials(Runner(task, slots=slots, device=device), begin, left))
+        runner = Runner(task, slots=slots, device=device, compile=compile)
+        say_estimate(estimate_trials(runner, begin, left))
     return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet)
 
 
@@ -257,7 +258,7 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
     """The verdict as a table."""
     wide = 16 * len(config.vary)
     known = [name for name, value in zip(config.vary, start, strict=False) if value is not None]
-    titles = "".join(f" {name:>12}" for name in known)
+    titles = "".join(f" {name:>9}" for name in known)
     out = [
         f"{' and '.join(config.vary)}, octaves from the recipe's value",
         f"{'':<11} {'scale':>10} {'optimum':>{wide}}{titles} {'drift':>{wide // 2}} "
@@ -277,7 +278,7 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
         cost = "" if line.cost is None else f"{line.cost:.4f}"
         scale = BASE if line.axis == BASE else f"{line.axis} x{line.factor}"
         values = "".join(
-            f" {'' if best.octaves is None else f'{value * 2 ** best.octaves[at]:.3g}':>12}"
+            f" {'' if best.octaves is None else f'{value * 2 ** best.octaves[at]:.3g}':>9}"
             for at, value in enumerate(start)
             if value is not None
         )
