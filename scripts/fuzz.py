@@ -92,7 +92,8 @@ def damaged(rng: random.Random, data: Any) -> Any:
         elif what < 0.65:
             del at[key]
         elif what < 0.8:
-            at[key] = copy.deepcopy(other[theirs])
+            with contextlib.suppress(RecursionError):  # of a copy too deep to make
+                at[key] = copy.deepcopy(other[theirs])
         elif isinstance(at, dict):
             at[rng.choice(["x", "", "\x1b", str(key) + "s", "__class__"])] = odd(rng)
         else:

@@ -17,12 +17,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
 from completedp.common.files import write_text_atomically
+from completedp.studies.spec import StudySpec
 from completedp.studies.store import Study, TrialRow
 
 
 def export_csv(study: Study, path: Path) -> int:
     """Every trial as a row; returns how many."""
-    names = study.spec["space"]["coordinates"]
+    names = StudySpec.from_dict(study.spec).space.coordinates
     rows = study.trials(curves=False)
     head = ("number", "state", "status", "loss", "steps", "site", "seed", "attempt", "worker")
     text = io.StringIO(newline="")
@@ -45,11 +46,11 @@ def export_csv(study: Study, path: Path) -> int:
 def export_optuna(study: Study, storage: str) -> int:
     """Finished trials into an Optuna study, for its dashboard; returns how many."""
     optuna = import_extra("optuna", "an Optuna study")
-    of_space = study.spec["space"]
+    space = StudySpec.from_dict(study.spec).space
     ranges = {
-        name: optuna.distributions.FloatDistribution(low, high)
+        name: optuna.distributions.FloatDistribution(float(low), float(high))
         for name, low, high in zip(
-            of_space["coordinates"], of_space["low"], of_space["high"], strict=True
+            space.coordinates, space.bounds.low, space.bounds.high, strict=True
         )
     }
     optuna.logging.set_verbosity(optuna.logging.WARNING)
