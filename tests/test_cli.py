@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from completedp import __version__
 from completedp.cli.main import _parse, main, parse_count
 from completedp.cli.shared import VERBS, Verb, as_config
+from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.rules import Rules
 
@@ -107,6 +109,28 @@ def test_train_and_resume(tokens: str, tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     assert json.loads(first.stdout)["status"] == "ok"
     assert first.stdout == second.stdout
+    assert "cost: 1 trial, 976 steps" in first.stderr
+    assert "cost:" not in second.stderr
+
+
+def test_a_resumed_run_says_so(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The end of a run says at which step it was resumed, or that it was finished before."""
+    sizes = "--width 64 --depth 1 --batch 32 --tokens 3200 --context 32 --eval-sequences 4"
+    recipe = Recipe.default()
+    power = replace(recipe, rules=replace(recipe.rules, beta_rule="power"))
+    power.save(tmp_path / "power.json")
+    command = f"train --data {tokens} --out {tmp_path}/run --recipe {tmp_path}/power.json "
+    command += sizes
+    code, out, error = said(f"{command} --stop-after 40", monkeypatch, capsys)
+    assert (code, "stopped after 40 steps" in out) == (0, True)
+    assert "40 steps" in error
+    code, out, error = said(command, monkeypatch, capsys)
+    assert (code, "(resumed at step 40)" in out) == (0, True)
+    assert "60 steps" in error
+    assert f"next: completedp report {tmp_path}/run" in error
+    assert "(finished before" in said(command, monkeypatch, capsys)[1]
 
 
 @pytest.mark.slow

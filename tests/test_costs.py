@@ -173,7 +173,7 @@ def test_a_cpu_refuses_what_takes_long(
     begun = [*proposed, "--trials", "1"]
     assert run(begun, monkeypatch) == 0
     said = capsys.readouterr()
-    assert "completedp: cost: 1 trial, 10 steps" in said.err
+    assert "cost: 1 trial, 10 steps" in said.err
     assert f"next: completedp search best --store {store} --study search --data {data}" in said.err
     monkeypatch.setattr(costs, "LONG", 0.0)
     assert run([*proposed, "--trials", "2"], monkeypatch) == 0  # it was begun

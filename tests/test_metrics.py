@@ -112,6 +112,13 @@ def test_a_line_is_never_cut(width: int) -> None:
     assert ("━" in line) == (width == 120)
 
 
+def test_a_long_title_gives_way() -> None:
+    """Of a title that does not fit, the end goes; count and time stay."""
+    line = fitted("on a scale of many words: trial-steps", "508/546", "ETA 0:07", "", 0.9, 40)
+    assert len(line) <= 40
+    assert line.endswith("… 508/546 ETA 0:07")
+
+
 def test_a_log_says_what_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     """Before the first step is done, that it compiles."""
     with Reporter("work", 3, waiting="compiling") as reporter:

@@ -123,6 +123,10 @@ def test_the_verdict_finds_a_planted_drift() -> None:
     assert by_name["sp", 4].drift == pytest.approx((-2.0,))
     assert by_name["sp", 4].cost == pytest.approx(0.4)
     assert "-2.00" in sweep_text(CONFIG, lines)
+    shown = sweep_text(CONFIG, lines, (0.008,))  # two octaves below it is 0.002
+    assert [" 0.002 " in row for row in shown.splitlines()] == [
+        "-2.00" in row.partition("+-")[0] for row in shown.splitlines()
+    ]
 
 
 def test_what_is_not_bracketed_has_no_drift() -> None:

@@ -28,6 +28,7 @@ from completedp.theory.trust import (
     LEAST_WIDTH,
     LONGEST_TAU,
     doubts,
+    few_tokens,
     idle_decay,
     small_base,
     unchecked,
@@ -170,6 +171,17 @@ def test_one_line_says_how_far_a_recipe_was_checked(
     lines = list(unchecked(good_recipe(evidence), asked))
     assert [said in line for line in lines if said] == [True] * (said is not None)
     assert len(lines) == (said is not None)
+
+
+def test_a_batch_in_sequences_is_doubted() -> None:
+    """A batch far below the base's is quoted, with what it counts; half of the base's is not."""
+    base = cdp.Recipe.default().base
+    small = replace(base, batch=64)
+    (line,) = few_tokens(small, small / base)
+    assert "64 tokens" in line
+    assert "not sequences" in line
+    half = replace(base, batch=base.batch // 2)
+    assert list(few_tokens(half, half / base)) == []
 
 
 def test_a_decay_that_does_nothing_is_said() -> None:

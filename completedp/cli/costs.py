@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from completedp.cli.shared import print_json
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
-from completedp.common.progress import say
 from completedp.theory.scale import Scale
 
 if TYPE_CHECKING:
@@ -63,13 +62,6 @@ def print_estimate(found: Estimate, as_json: bool) -> int:
     else:
         print(found)
     return 0
-
-
-def say_estimate(found: Estimate) -> None:
-    """What is said at the start."""
-    if found.cost.steps:
-        for line in str(found).splitlines():
-            say(line)
 
 
 def refuse_if_long(

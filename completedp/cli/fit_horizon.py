@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import ClassVar
 
-from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.evidence.config import HorizonConfig
 from completedp.studies.config import WorkerConfig
 
@@ -28,4 +29,5 @@ class FitHorizonVerb(HorizonConfig, WorkerConfig, Verb):
             print_json(found.to_dict())
         else:
             print(f"{found}\n\n{self.out}: token_exponent {found.recipe.rules.token_exponent:g}")
+            name_next(f"completedp recipe show {shlex.quote(self.out)}")
         return 0

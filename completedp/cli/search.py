@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long, say_estimate
+from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
@@ -43,7 +43,6 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
 
     def __post_init__(self) -> None:
         StudyConfig.__post_init__(self)
-        WorkerConfig.__post_init__(self)
         PatientOptions.__post_init__(self)
 
     def run(self) -> int:
@@ -52,7 +51,7 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
         from completedp.studies.run import open_study
         from completedp.studies.session import work_shown
         from completedp.studies.store import Store
-        from completedp.training.estimate import Estimate, estimate_trials
+        from completedp.training.estimate import Estimate, estimate_trials, say_estimate
 
         objective = self._objective(as_config(self, StudyConfig))
         spec, runner = objective.spec, objective.runner
@@ -264,6 +263,7 @@ class BestVerb(Place, WorkerConfig, Sources):
         from completedp.studies.run import best
         from completedp.studies.session import shown_rungs
         from completedp.studies.store import Store
+        from completedp.tasks.data import DEFAULT_CONTEXT
 
         if self.seeds < 1:
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
@@ -281,7 +281,9 @@ class BestVerb(Place, WorkerConfig, Sources):
             print_json({"chosen": found.chosen, "rungs": climbed, "recipe": self.out})
         else:
             print(f"{found.lines()}\n{self.out}")
-            flags = _flags(self, recipe=self.out, data=self.data)
+            unit = objective.task.data.unit
+            context = {} if unit in (1, DEFAULT_CONTEXT) else {"context": str(unit)}
+            flags = _flags(self, recipe=self.out, data=self.data, **context)
             times = " ".join(f"--{name} {2 * size}" for name, size in _sizes(found.recipe.base))
             name_next(f"completedp train {flags} {times} --out runs/target --dry-run")
         return 0

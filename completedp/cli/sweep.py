@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long, say_estimate
+from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.evidence.config import SweepConfig
 from completedp.studies.config import WorkerConfig
@@ -25,7 +25,6 @@ class SweepVerb(SweepConfig, WorkerConfig, PatientOptions, Verb):
 
     def __post_init__(self) -> None:
         SweepConfig.__post_init__(self)
-        WorkerConfig.__post_init__(self)
         PatientOptions.__post_init__(self)
 
     def run(self) -> int:
@@ -34,7 +33,7 @@ class SweepVerb(SweepConfig, WorkerConfig, PatientOptions, Verb):
         from completedp.evidence.sweep import STUDY, grid_of, run_sweep, store_of, sweep_trials
         from completedp.studies.outlook import outlook
         from completedp.studies.run import start_from
-        from completedp.training.estimate import Estimate, estimate_trials
+        from completedp.training.estimate import Estimate, estimate_trials, say_estimate
         from completedp.training.runner import Runner
 
         config, options = as_config(self, SweepConfig), as_config(self, WorkerConfig)

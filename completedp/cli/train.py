@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from completedp.cli.costs import CostOptions, print_estimate, say_estimate
+from completedp.cli.costs import CostOptions, print_estimate
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.errors import CompletedpError
 from completedp.training.config import TrainConfig
@@ -34,6 +34,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         """Train."""
         from completedp.common.process import Interrupted
         from completedp.training.distributed import AgreedError, is_follower
+        from completedp.training.estimate import say_estimate
         from completedp.training.loop import steps_done, train
 
         config = as_config(self, TrainConfig)

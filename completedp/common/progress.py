@@ -114,6 +114,8 @@ def fitted(title: str, count: str, eta: str, note: str, part: float, width: int)
     >>> fitted("search: trials", "12/300", "ETA 2:03", "best 3.1, 2 diverged, slots full", 0.04, 48)
     'search: trials 12/300 ETA 2:03 best 3.1'
     """
+    room = width - len(f"{count} {eta} ")
+    title = title if len(title) <= room else f"{title[: room - 1]}…"
     line = " ".join(filter(None, [title, count, eta]))
     kept = ""
     for piece in note.split(", "):  # whole pieces: half a number is worse than none

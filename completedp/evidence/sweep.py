@@ -28,6 +28,7 @@ from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
 from completedp.studies.listed import identity, listed_losses, listed_spec, plan_of
+from completedp.studies.outlook import outlook
 from completedp.studies.run import open_study, start, start_from
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
@@ -36,6 +37,8 @@ from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, Task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
+from completedp.training.estimate import estimate_trials, say_estimate
+from completedp.training.runner import Runner
 
 STUDY = "sweep"
 
@@ -148,6 +151,9 @@ def sweep(
         overrides=overrides,
     )
     options = WorkerConfig(slots=slots, device=device, compile=compile)
+    if not quiet:
+        left = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY).left
+        say_estimate(estimate_trials(Runner(task, slots=slots, device=device), begin, left))
     return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet)
 
 
@@ -251,7 +257,7 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
     """The verdict as a table."""
     wide = 16 * len(config.vary)
     known = [name for name, value in zip(config.vary, start, strict=False) if value is not None]
-    titles = "".join(f" {name:>12}" for name in known)
+    titles = "".join(f" {name:>9}" for name in known)
     out = [
         f"{' and '.join(config.vary)}, octaves from the recipe's value",
         f"{'':<11} {'scale':>10} {'optimum':>{wide}}{titles} {'drift':>{wide // 2}} "
@@ -271,7 +277,7 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
         cost = "" if line.cost is None else f"{line.cost:.4f}"
         scale = BASE if line.axis == BASE else f"{line.axis} x{line.factor}"
         values = "".join(
-            f" {'' if best.octaves is None else f'{value * 2 ** best.octaves[at]:.3g}':>12}"
+            f" {'' if best.octaves is None else f'{value * 2 ** best.octaves[at]:.3g}':>9}"
             for at, value in enumerate(start)
             if value is not None
         )

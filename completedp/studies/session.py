@@ -15,7 +15,7 @@ from completedp.common.progress import Reporter
 from completedp.studies.cells import work_of
 from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.objective import Objective, search_spec
-from completedp.studies.outlook import left_of
+from completedp.studies.outlook import left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import Best, best, open_study, start
 from completedp.studies.status import Status, status
@@ -26,6 +26,7 @@ from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
+from completedp.training.estimate import estimate_trials, say_estimate
 
 DEFAULT_SPACE = "kronecker"
 
@@ -103,6 +104,9 @@ def search(
     )
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     objective = Objective(spec, task, options)
+    if not quiet:
+        left = outlook(searched(spec), store, study).left
+        say_estimate(estimate_trials(objective.runner, begin, left))
     opened = Store(store)
     try:
         found = Search(opened, open_study(opened, study, spec), objective)

@@ -27,6 +27,9 @@ tokens; those tuned at fewer than 1 lost it."""
 LONGEST_TAU = 10
 """Run lengths (timescale.py). Over a run, decay then takes less than a tenth of a weight. The best
 tau is around (tokens a parameter)^-0.53, below 1 (Power Lines, 2505.13738)."""
+MOST_SHRUNK = 16
+"""Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
+"""
 _SAME = 1.01
 """Ratios that differ by less are one: sizes are whole numbers."""
 
@@ -47,6 +50,7 @@ def doubts(
     recorded = recipe.evidence and recipe.evidence.tokens_per_parameter
     yield from small_base(recipe.base, ratios, recorded or tokens_per_parameter)
     yield from unchecked(recipe, ratios)
+    yield from few_tokens(target, ratios)
     yield from idle_decay(taus)
 
 
@@ -90,6 +94,15 @@ def unchecked(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
     else:
         numbers = ", ".join(f"x{ratio:.4g}" for ratio in asked.values())
         yield f"the recipe was checked to {shown_ranges(ranges)}; asked for: {numbers}"
+
+
+def few_tokens(target: Scale, ratios: Ratios) -> Iterator[str]:
+    """Where a batch is so much smaller than the base's that sequences may have been counted."""
+    if ratios.batch <= 1 / MOST_SHRUNK:
+        yield (
+            f"a batch of {target.batch:,} tokens is {1 / ratios.batch:,.0f} times less than the "
+            "base's: batch counts tokens, not sequences"
+        )
 
 
 def idle_decay(taus: Iterable[float]) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Speed:
     compiling: float = 0.0
     """Seconds to compile a shape."""
     known: str = ""
-    """How: `measured`, or at which part of which peak."""
+    """How: `measured`, or which part of a peak is used."""
 
     def text(self, cost: Cost) -> str:
         """How long something takes on it, for people."""
@@ -117,7 +117,7 @@ def gpu_speed(peak: float, *, width: int, depth: int, slots: bool) -> Speed:
         flop_a_second=peak * 1e12 * part,
         each_step=IN_SLOTS_EACH_STEP if slots else ALONE_EACH_BLOCK * depth,
         compiling=COMPILING["cuda"] if slots else 0.0,
-        known=f"at {part:.0%} of that, as for width {width}",
+        known=f"{part:.0%} of it used at width {width}",
     )
 
 

@@ -8,9 +8,11 @@ moment there is all host; small models reach a part of it that is known by their
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -96,12 +98,22 @@ class Estimate:
     def __str__(self) -> str:
         if not self.cost.trials:
             return "cost: nothing is left to train"
-        compiling = f", {duration(self.compiling)} of it compiling" if self.compiling else ""
-        each = f" for {self.at_once} trials at once" * (self.at_once > 1)
+        parts = [
+            f"{self.at_once} at once" if self.at_once > 1 else "",
+            f"{duration(self.compiling)} compiling" if self.compiling else "",
+        ]
+        with_these = "".join(f"; {part}" for part in parts if part)
         return (
-            f"cost: {self.cost}; {self.memory / 1e9:.2g} GB of memory{each}\n"
-            f"time: {self.short_time} on {self.device}, {self.known}{compiling}"
+            f"cost: {self.cost}, {self.memory / 1e9:.2g} GB\n"
+            f"time: {self.short_time} on {self.device}, {self.known}{with_these}"
         )
+
+
+def say_estimate(found: Estimate) -> None:
+    """What is said at the start, if there is anything to do."""
+    if found.cost.steps:
+        with suppress(OSError, ValueError):  # nobody reads it
+            print(found, file=sys.stderr, flush=True)
 
 
 def estimate_trials(
@@ -247,7 +259,7 @@ def speed_at(
     """How fast a device trains what was sampled."""
     if peak is None and device.type != "cuda":
         compiling = COMPILING["cpu"] if compile else 0.0
-        name, known = device_name(device), "measured on a few small steps"
+        name, known = device_name(device), "measured"
         if found.seconds is None:
             rate, known = _CPU_PART * products_a_second(device), "by its matrix products"
             each = 0.0
