@@ -20,11 +20,14 @@ check: .venv/ready
 	$(BIN)/pyright
 
 # Pages made from the code: the rules from their table, the architecture's graph from the imports,
-# the figures' table from their definitions, the API from docstrings, the README's plan from its code.
+# tables from measurements (benchmarks/data, docs/results), the figures' table from their
+# definitions, the API from docstrings, the README's plan from its code.
 # Tests keep them equal.
 docs: .venv/ready
 	$(BIN)/completedp rules --markdown > docs/rules.md
 	$(BIN)/python scripts/import_graph.py
+	$(BIN)/python scripts/data_tables.py
+	$(BIN)/python scripts/results_table.py
 	$(BIN)/python scripts/figures_table.py
 	$(BIN)/python scripts/api_page.py
 	$(BIN)/python scripts/readme_plan.py

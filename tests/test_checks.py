@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from models import of_scale
-from planted_errors import caught_by, every_shift, has_no_effect
+from planted_errors import caught_by, every_shift, has_no_effect, needs_training
 from torch import nn
 
 import completedp as cdp
@@ -41,6 +41,7 @@ SMALL = CheckConfig(
     seeds=1,
     parameterisations=("completedp", "completep", "mup", "sp"),
     device="cpu",
+    tolerance=0.2,  # one seed
 )
 
 
@@ -129,11 +130,6 @@ def test_invariants_hold_for_every_choice(alpha: float, horizon: float, conventi
 
 
 PLANTED = [shift for shift in every_shift(0.5) if not has_no_effect(shift)]
-TRAINED = ("lr", "init_std", "multiplier")
-
-
-def needs_training(shift: Shift) -> bool:
-    return shift.hyperparameter in TRAINED and shift.axis in ("width", "depth")
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +158,15 @@ def test_wrong_exponents_are_caught_by_training(
     shift: Shift, small: Check, sound: dict[str, Measurement]
 ) -> None:
     """Every wrong exponent of a learning rate, init or multiplier shows in the coordinate check."""
+    assert "coordcheck" in caught_by(shift, small, Rules(), sound)
+
+
+@pytest.mark.parametrize("by", [-0.25, 0.25])
+def test_a_residual_exponent_that_is_off_by_a_quarter_is_caught(
+    by: float, small: Check, sound: dict[str, Measurement]
+) -> None:
+    """What the blocks add to the stream shows it, along the depth where rows mix layers."""
+    shift = Shift(role="residual", hyperparameter="multiplier", axis="depth", by=by)
     assert "coordcheck" in caught_by(shift, small, Rules(), sound)
 
 
@@ -328,6 +333,7 @@ def test_models_that_cannot_be_checked() -> None:
 
 
 QUICK = {"widths": (64, 128, 256), "depths": (2, 8), "seeds": 1, "device": "cpu", "quiet": True}
+QUICK["tolerance"] = 0.2  # one seed
 BOTH = ("completedp", "sp")
 VIT: dict[str, Any] = {
     "make": foreign.vit,
@@ -366,7 +372,9 @@ def test_learnt_positions_are_measured() -> None:
 
 def test_python_and_the_command_line_agree(capsys: pytest.CaptureFixture[str]) -> None:
     """The same check from either has the same numbers, and the same record of what was checked."""
-    sizes = shlex.split("--widths 64 128 --depths 2 --seeds 1 --steps 2 --device cpu --json")
+    sizes = shlex.split(
+        "--widths 64 128 --depths 2 --seeds 1 --steps 2 --device cpu --json --tolerance 0.2"
+    )
     named = shlex.split("--model foreign:vit --data foreign:images --loss foreign:classification")
     named += ["--override", *(f"{regex}={kind}" for regex, kind in foreign.VIT_TYPES.items())]
     quick: dict[str, Any] = QUICK | {"widths": [64, 128], "depths": [2], "steps": 2}
@@ -445,6 +453,62 @@ def test_a_recipe_with_a_wrong_rule_fails() -> None:
     recipe = limit_recipe(own.checked, Rules(shifts=(wrong,)))
     assert own.passed
     assert {row.what for row in cdp.coordcheck(recipe=recipe, **SIZES).failures()} >= {"qkv"}
+
+
+SEARCHED = {
+    "lr/type/qkv": 1.0,
+    "lr/type/mlp_out": -1.0,
+    "lr/type/embedding": 1.0,
+    "lr/type/q_norm": 2.0,
+    "lr/depth/1": 0.25,
+    "lr/layer/mlp_in/2": -0.5,
+    "one_minus_beta1/type/k_norm": -1.0,
+    "eps/type/mlp_norm": 3.0,
+    "init_std/global": 1.5,
+    "init_std/type/qkv": 1.0,
+    "residual/type/mlp": 0.5,
+}
+PER_MODULE = {"widths": (64, 128, 256), "depths": (2, 4, 8), "batch": 512, "seeds": 1}
+PER_MODULE["tolerance"] = 0.2  # one seed
+
+
+def per_module_recipe(rules: Rules) -> cdp.Recipe:
+    """What a search might have found for the reference model, far from the limit in its start."""
+    base = Scale(width=64, depth=2, batch=512, tokens=512 * 100)
+    with torch.device("meta"):
+        model = cdp.Transformer(cdp.ModelConfig(vocab=257, width=64, depth=2, head_dim=16))
+    recipe = cdp.Recipe.for_model(model, base, lr=2.0**-7, init_std=0.1, rules=rules)
+    return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=SEARCHED))
+
+
+def test_a_recipe_of_per_module_values_passes_near_its_limit(tmp_path: Path) -> None:
+    """With values of their own for types, layers and branches, nothing grows; from a file."""
+    per_module_recipe(Rules()).save(tmp_path / "recipe.json")
+    settings = PER_MODULE | {"quiet": True, "device": "cpu", "near_limit": True}
+    check = cdp.coordcheck(recipe=tmp_path / "recipe.json", **settings)
+    assert check.passed, check
+    assert check.checked.lr == 2.0**-10
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Shift(role="residual", hyperparameter="multiplier", axis="depth", by=0.25),
+        Shift(role="hidden_norm", hyperparameter="lr", axis="depth", by=-0.25),
+    ],
+    ids=lambda shift: f"{shift.hyperparameter}-{shift.role}-{shift.by}",
+)
+def test_a_recipe_of_per_module_values_with_a_wrong_rule_fails(wrong: Shift) -> None:
+    """An exponent of its rules that is off by 1/4 shows, also that of the residual branches."""
+    settings = PER_MODULE | {"widths": (64,), "quiet": True, "device": "cpu", "near_limit": True}
+    check = cdp.coordcheck(recipe=per_module_recipe(Rules(shifts=(wrong,))), **settings)
+    assert not check.passed, check
+
+
+def test_the_near_limit_is_of_a_recipe() -> None:
+    """Without a recipe there is nothing to bring near its limit."""
+    with pytest.raises(CompletedpError, match="near_limit is of a recipe"):
+        cdp.coordcheck(near_limit=True, **SIZES)
 
 
 def test_a_hugging_face_config_is_checked_by_name(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import ModelConfig, Transformer
 from completedp.tasks.task import make_task
 from completedp.theory.recipe import Recipe
-from completedp.theory.rules import Rules
+from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
 from completedp.theory.schedule import Schedule
 from completedp.training.checkpoint import FILE, find_checkpoint, load_checkpoint, save_checkpoint
@@ -138,6 +138,37 @@ def test_only_the_known_slope_of_the_output_norm_is_excused(slope: float, wanted
     """The printed table's x1 is excused where the gradient falls as 1/N, and nowhere else."""
     found = measured(("gradient", "output_norm"), slope, "width")
     assert [row.verdict for row in gradient_rows(found, 0.1)] == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("axis", "alpha", "slope", "wanted"),
+    [
+        ("depth", 0.5, -0.5, "pass"),  # heads that are random
+        ("depth", 0.5, -0.75, "known"),
+        ("depth", 0.5, -1.0, "known"),  # heads that agree
+        ("depth", 0.5, -1.25, "fail"),
+        ("depth", 0.5, -0.25, "fail"),
+        ("depth", 1.0, -1.0, "pass"),
+        ("depth", 1.0, -1.25, "fail"),
+        ("width", 0.5, -0.25, "known"),
+        ("width", 0.5, -0.75, "fail"),
+        ("width", 0.5, 0.25, "fail"),
+    ],
+)
+def test_qk_norms_are_excused_between_their_two_slopes(
+    axis: str, alpha: float, slope: float, wanted: str
+) -> None:
+    """A gain that heads share is m_L^-alpha m_N^-1/2 to m_L^-1; anything else is a failure."""
+    found = measured(("gradient", "q_norm"), slope, axis, alpha=alpha)
+    assert [row.verdict for row in gradient_rows(found, 0.1)] == [wanted]
+
+
+@pytest.mark.parametrize("by", [-0.25, 0.25])
+def test_a_wrong_eps_of_qk_norms_is_not_excused(by: float) -> None:
+    """What is known is of the printed exponent: another one is held to what is measured."""
+    wrong = Shift(role="qk_norm", hyperparameter="eps", axis="depth", by=by)
+    found = measured(("gradient", "q_norm"), -0.5, "depth", alpha=0.5, shifts=(wrong,))
+    assert [row.verdict for row in gradient_rows(found, 0.2)] == ["fail"]
 
 
 def test_nan_never_passes() -> None:

@@ -45,10 +45,13 @@ class Check:
     steps: int
     seeds: int
     lr: float
-    tolerance: float
+    tolerance: float | None
+    """If none, each check's own."""
     device: str
     recipe: Recipe | None = None
     """Whose values are checked; if none, values near which slopes are those of the limit."""
+    near_limit: bool = False
+    """Whether the recipe's weights start near its limit, and not where it says."""
     vocab: int | None = None
     """Tokens that the model must know, of the check's own text."""
 
@@ -92,6 +95,7 @@ class Check:
             "rules": [rules.to_dict() for rules in self.rules],
             "lr": self.lr,
             "recipe": None if self.recipe is None else self.recipe.to_dict(),
+            "near_limit": self.near_limit,
             "tolerance": self.tolerance,
             "device": self.device,
         }
@@ -132,6 +136,7 @@ def make_check(
         tolerance=settings.tolerance,
         device=settings.device,
         recipe=recipe,
+        near_limit=settings.near_limit,
         vocab=VOCAB if data is None else None,
     )
 
@@ -151,9 +156,12 @@ def check_from(config: CheckConfig) -> Check:
 def _recipe(recipe: Recipe | str | Path | None, settings: CheckSettings) -> Recipe | None:
     if isinstance(recipe, str | Path):
         recipe = Recipe.find(recipe)
-    if recipe is None or settings.lr is None:
-        return recipe
-    return recipe.with_values(lr=settings.lr)
+    if recipe is None:
+        if settings.near_limit:
+            raise CompletedpError("near_limit is of a recipe: give one, or leave it out")
+        return None
+    lr = LR if settings.lr is None and settings.near_limit else settings.lr
+    return recipe if lr is None else recipe.with_values(lr=lr)
 
 
 def _task(

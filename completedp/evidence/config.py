@@ -47,12 +47,17 @@ class CheckSettings:
     """The gradient check: the output norm's eps as `printed` in Table 1, or `gradient`; printed,
     or the recipe's, if not given."""
     lr: float | None = None
-    """Global learning rate at base: 2^-10, or the recipe's, if not given. Slopes are those of the
-    limit while steps are small."""
+    """Global learning rate at base: 2^-10, or the recipe's, if not given (with near_limit 2^-10).
+    Slopes are those of the limit while steps are small."""
+    near_limit: bool = False
+    """With a recipe: check its rules, multipliers and base widths, from a start and at a learning
+    rate near which slopes are those of the limit. Then a row that fails is a wrong rule, and not a
+    recipe whose own start and rate are far from the limit at small sizes."""
     text: str | None = None
     """Text whose bytes are the tokens: stdlib (if not given), a file, or a folder."""
-    tolerance: float = 0.2
-    """How far a slope may be from the one expected."""
+    tolerance: float | None = None
+    """How far a slope may be from the one expected: 0.15 for features, 0.2 for gradients, which are
+    noisier, if not given."""
     device: str = "auto"
     """auto, cpu, cuda."""
     shape: Shape = CHECK_SHAPE
@@ -75,7 +80,8 @@ class CheckSettings:
                 raise CompletedpError(f"{name} = {value} must be at least 1")
         if self.text is not None:
             check_path("text", self.text)
-        check_number("tolerance", self.tolerance, low=0, high=10)
+        if self.tolerance is not None:
+            check_number("tolerance", self.tolerance, low=0, high=10)
         if self.parameterisations is not None:
             check_parameterisations(self.parameterisations)
 

@@ -34,9 +34,15 @@ from completedp.theory.roles import Role, is_bias
 
 Sizes = dict[tuple[str, str], float]
 """(quantity, module type) -> root mean square."""
+Seen = dict[nn.Module, tuple[Any, Tensor]]
+"""Input and output of modules in one forward pass."""
 
 STREAM = "stream"
-"""The residual stream after each block, in the place of a module type."""
+"""The residual stream after the last block, in the place of a module type. (The mean over all
+blocks falls with depth by itself: after l of L blocks a part of l/L has been added, and the mean of
+its square is (1 + 1/L)(2 + 1/L)/6.)"""
+BLOCKS = "blocks"
+"""What all blocks together add to the stream, in the place of a module type."""
 LOGITS = "logits"
 """What a tied embedding makes of the stream, in the place of a module type."""
 
@@ -84,11 +90,10 @@ def measure(
             sizes["initial", kind].append(_mean_square(before[owner][1]))
             change = after[owner][1] - before[owner][1]
             sizes["change", kind].append(_mean_square(change))
-    for block in blocks:
-        if block not in before or block not in after:  # its parent calls its parts itself
-            continue
-        sizes["initial", STREAM].append(_mean_square(before[block][1]))
-        sizes["change", STREAM].append(_mean_square(after[block][1] - before[block][1]))
+    for kind, of in ((STREAM, _stream), (BLOCKS, _added)):
+        start, end = of(blocks, before), of(blocks, after)
+        if start is not None and end is not None:
+            sizes["change", kind].append(_mean_square(end - start))
     return {key: math.sqrt(float(torch.stack(v).mean())) for key, v in sizes.items()}
 
 
@@ -105,16 +110,30 @@ def _uses(planned: Plan) -> Iterator[tuple[TensorInfo, str, nn.Module]]:
             yield tensor, tensor.type, modules[tensor.name.rpartition(".")[0]]
 
 
+def _stream(blocks: list[nn.Module], seen: Seen) -> Tensor | None:
+    """After the last block, unless its parent calls its parts itself."""
+    return seen[blocks[-1]][1] if blocks and blocks[-1] in seen else None
+
+
+def _added(blocks: list[nn.Module], seen: Seen) -> Tensor | None:
+    """What the blocks add to the stream, unless one does not read and write it."""
+    parts = [seen[block] for block in blocks if block in seen]
+    same = {x.shape if isinstance(x, Tensor) else None for part in parts for x in part}
+    if len(parts) < len(blocks) or len(same) != 1 or None in same:
+        return None
+    return torch.stack([output - x for x, output in parts]).sum(0)
+
+
 @torch.no_grad()
 def _capture(
     model: nn.Module, loss: BatchLoss, probe: Batch, blocks: list[nn.Module], seed: int
-) -> dict[nn.Module, tuple[Any, Tensor]]:
+) -> Seen:
     """Input and output of every module that owns parameters, and of every block.
 
     The model is called as its loss calls it. What it draws at random, such as dropout's masks, is
     the same each time.
     """
-    seen: dict[nn.Module, tuple[Any, Tensor]] = {}
+    seen: Seen = {}
     with _hooks(model, blocks, seen), _seeded(seed, probe):
         loss(*probe)
     return seen
@@ -130,9 +149,7 @@ def _seeded(seed: int, batch: Batch) -> Iterator[None]:
 
 
 @contextmanager
-def _hooks(
-    model: nn.Module, blocks: list[nn.Module], seen: dict[nn.Module, tuple[Any, Tensor]]
-) -> Iterator[None]:
+def _hooks(model: nn.Module, blocks: list[nn.Module], seen: Seen) -> Iterator[None]:
     def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if isinstance(output := _first(output), Tensor):
             seen[module] = (inputs[0] if inputs else None, output.detach())

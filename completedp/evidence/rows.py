@@ -20,7 +20,7 @@ class Row:
     slope: float
     error: float | None
     verdict: str
-    """pass, fail, or known: a fault of the printed table itself, which has a switch."""
+    """pass, fail, or known: where the printed table itself departs from its criterion."""
     values: tuple[float, ...] = ()
     """Root mean squares by size."""
 

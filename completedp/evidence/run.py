@@ -48,10 +48,11 @@ def coordcheck(
     at each of `widths` (64, 128, 256) and `depths` (2, 4, 8), on bytes of text or on `data`, by
     next-token cross-entropy or `loss(model, *batch)`. `overrides` name the module types of tensors
     that cannot be told. With a `recipe` the values are those that a plan assigns from it, and sizes
-    are its base times 1, 2 and 4 if not given. Other settings are those of `CheckSettings`: batch,
-    context, steps, seeds, alpha, output_norm_eps, lr, text, tolerance, device, shape. With `out`,
-    the numbers (JSON) and the plot (SVG) go to that folder. What is compared are slopes: powers of
-    the width or depth, which have no unit.
+    are its base times 1, 2 and 4 if not given; with `near_limit` it is its rules, multipliers and
+    base widths that are checked. Other settings are those of `CheckSettings`: batch,
+    context, steps, seeds, alpha, output_norm_eps, lr, near_limit, text, tolerance, device, shape.
+    With `out`, the numbers (JSON) and the plot (SVG) go to that folder. What is compared are
+    slopes: powers of the width or depth, which have no unit.
 
     >>> import completedp as cdp
     >>> check = cdp.coordcheck(widths=(64, 128), depths=(1, 2), steps=2, seeds=1, context=16,
@@ -136,7 +137,8 @@ def judge(name: str, check: Check, measurements: Sequence[Measurement]) -> Check
     rows: list[Row] = []
     for measurement in measurements:
         judged = coordinate_rows if name == COORDCHECK else gradient_rows
-        rows += judged(measurement, check.tolerance)
+        usual = {} if check.tolerance is None else {"tolerance": check.tolerance}
+        rows += judged(measurement, **usual)
     if name == GRADCHECK:
         for rules in {m.rules.parameterisation: m.rules for m in measurements}.values():
             rows += invariant_rows(rules)

@@ -102,7 +102,16 @@ def sweep(
 
 
 def limit_recipe(check: Check, rules: Rules) -> Recipe:
-    """The recipe of the short runs: one that is close to its limit at small sizes.
+    """The recipe of the short runs: one that is close to its limit at small sizes."""
+    overrides = dict(check.task.overrides)
+    recipe = Recipe.for_model(
+        _model(check, check.base), check.base, lr=check.lr, rules=rules, overrides=overrides
+    )
+    return _from_limit(recipe)
+
+
+def _from_limit(recipe: Recipe) -> Recipe:
+    """The recipe with weights that start near where its rules' limit is.
 
     At alpha = 1 the limit neglects what the hidden weights' random start does to the stream, of
     order L^-1/2 of the rest, so they start small. At alpha = 1/2 it keeps that and neglects
@@ -110,27 +119,29 @@ def limit_recipe(check: Check, rules: Rules) -> Recipe:
     Embeddings start at 1 and logits near 0, as limits have them. A tied one, which is both, starts
     between: smaller, the blocks drown it, and larger, its start moves the logits as m_N^-1/2.
     """
-    base = check.base
-    small, whole = 0.02, base.width**-0.5
-    hidden = small * (whole / small) ** (2.0 - 2.0 * rules.alpha)
-    overrides = dict(check.task.overrides)
-    recipe = Recipe.for_model(
-        _model(check, base), base, lr=check.lr, init_std=hidden, rules=rules, overrides=overrides
-    )
-    multipliers = {
+    small, whole = 0.02, recipe.base.width**-0.5
+    hidden = small * (whole / small) ** (2.0 - 2.0 * recipe.rules.alpha)
+    starts = {
         f"init_std/type/{kind}": math.log2(1.0 / hidden)
         for kind in recipe.types
         if MODULE_TYPES[kind] is Role.INPUT_EMBEDDING
     }
-    multipliers["init_std/type/unembedding"] = math.log2(small / hidden)
-    multipliers["init_std/type/tied_embedding"] = math.log2(0.65 * whole / hidden)
-    return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=multipliers))
+    starts["init_std/type/unembedding"] = math.log2(small / hidden)
+    starts["init_std/type/tied_embedding"] = math.log2(0.65 * whole / hidden)
+    tuned = recipe.with_values(init_std=hidden).hyperparameters
+    kept = {
+        name: value
+        for name, value in tuned.log2.items()
+        if not name.startswith("init_std/") and name != "lr/global"
+    }
+    return replace(recipe, hyperparameters=replace(tuned, log2=kept | starts))
 
 
 def _recipe(check: Check, rules: Rules) -> Recipe:
-    return (
-        limit_recipe(check, rules) if check.recipe is None else replace(check.recipe, rules=rules)
-    )
+    if check.recipe is None:
+        return limit_recipe(check, rules)
+    recipe = replace(check.recipe, rules=rules)
+    return _from_limit(recipe) if check.near_limit else recipe
 
 
 def _planned(check: Check, recipe: Recipe, target: Scale, seed: int) -> tuple[nn.Module, Plan]:

@@ -11,11 +11,15 @@ from rich.table import Table
 
 from completedp.evidence.gradcheck import MEASURED_OUTPUT_NORM
 from completedp.evidence.rows import Row
+from completedp.theory.roles import MODULE_TYPES, Role
 
-KNOWN = (
-    "known: Table 1 prints x1 for the output norm's eps, its gradient falls as "
-    f"m_N^{MEASURED_OUTPUT_NORM:g}; output_norm_eps=gradient follows the gradient"
-)
+KNOWN = {
+    Role.OUTPUT_NORM: "Table 1 prints x1 for the output norm's eps, its gradient falls as "
+    f"m_N^{MEASURED_OUTPUT_NORM:g}; output_norm_eps=gradient follows the gradient",
+    Role.QK_NORM: "the gradient of a QK norm is a sum over heads: where they are random, as at the "
+    "start, it goes as m_N^-1/2 m_L^-alpha, where they agree as m_L^-1; Table 1 prints m_L^-alpha",
+}
+"""Of the printed table, by role."""
 
 
 def check_text(rows: Sequence[Row], *, all_rows: bool = False) -> str:
@@ -30,8 +34,8 @@ def check_text(rows: Sequence[Row], *, all_rows: bool = False) -> str:
     shown = [row for row in rows if all_rows or row.verdict != "pass"]
     if shown:
         console.print(_table(shown), highlight=False)
-    if any(row.verdict == "known" for row in rows):
-        console.print(KNOWN, highlight=False)
+    for role in dict.fromkeys(MODULE_TYPES[row.what] for row in rows if row.verdict == "known"):
+        console.print(f"known: {KNOWN[role]}", highlight=False)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 

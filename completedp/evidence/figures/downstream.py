@@ -69,7 +69,7 @@ class Downstream:
 
     name: str = "downstream"
     claim: str = "Per-module values make the model better at tasks, and not at its loss alone"
-    paper: str = "Section 2, which takes the loss as a sign of it; measured beyond the paper"
+    paper: str = "Figures 9 and 10"
     sizes: Mapping[str, DownstreamSize]
 
     def cost(self, size: str) -> Cost:

@@ -1,0 +1,56 @@
+"""Write the tables that are made of measurements into their pages, between markers.
+
+python scripts/data_tables.py
+
+The measurements are in benchmarks/data, and what makes tables of them is beside the experiments.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import measured  # noqa: E402
+import model_checks  # noqa: E402
+import planted_errors  # noqa: E402
+import qk_norm_gradients  # noqa: E402
+import scaling_checks  # noqa: E402
+import transfer  # noqa: E402
+
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "drift": ("transfer.md", lambda: transfer.drift_table(transfer.lines())),
+    "batch": ("transfer.md", lambda: transfer.batch_table(transfer.lines())),
+    "slopes": ("checks.md", lambda: scaling_checks.table(measured.read(scaling_checks.DATA))),
+    "verdicts": ("checks.md", lambda: scaling_checks.verdicts(measured.read(scaling_checks.DATA))),
+    "heads": ("checks.md", lambda: qk_norm_gradients.table(measured.read(qk_norm_gradients.DATA))),
+    "planted": ("checks.md", lambda: planted_errors.table(measured.read(planted_errors.DATA))),
+    "alarms": ("checks.md", lambda: planted_errors.alarms(measured.read(planted_errors.DATA))),
+    "models": ("checks.md", lambda: model_checks.table(measured.read(model_checks.DATA))),
+}
+"""By the name of its markers: the page, and what makes it."""
+
+
+def with_table(page: str, name: str, table: str) -> str:
+    """A page with what is between the markers of that name made anew."""
+    begin, end = f"<!-- {name}: begin (make docs) -->\n", f"<!-- {name}: end -->"
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    assert found, f"{name}: no marker"
+    assert ended, f"{name}: no end"
+    return f"{before}{begin}{table}\n{end}{after}"
+
+
+def main() -> None:
+    """Rewrite the pages."""
+    for name, (page, make) in TABLES.items():
+        path = ROOT / "docs" / page
+        text = with_table(path.read_text(encoding="utf-8"), name, make())
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

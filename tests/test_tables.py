@@ -1,0 +1,92 @@
+"""Tables in the docs are those that their data make."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_tables import ROOT, TABLES, with_table
+from measured import packed, unpacked
+from planted_errors import DATA, NOT_CAUGHT, alarms, read, seen_by, table
+from results_table import NOT_RUN, PAGE, PAPER, RESULTS, as_markdown
+from results_table import with_table as with_results
+
+from completedp.evidence.figures.registry import FIGURES
+from completedp.theory.rules import Shift
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_those_of_their_data(name: str) -> None:
+    """`make docs` changes nothing, so every number in these tables has its measurements."""
+    page, make = TABLES[name]
+    text, made = (ROOT / "docs" / page).read_text(encoding="utf-8"), make()
+    assert with_table(text, name, made) == text
+    changed = made.replace("0.0", "0.1", 1) if "0.0" in made else made + "1"
+    assert with_table(text, name, changed) != text  # the test can fail
+
+
+def test_what_the_planted_errors_say() -> None:
+    """Errors of 1/4 are seen in all but two exponents, errors of 1/2 in all; sound rules pass."""
+    cells = [cell for line in table(read(DATA)).splitlines()[2:] for cell in line.split("|")[3:-1]]
+    assert not any(NOT_CAUGHT in cell for cell in cells)
+    assert sum("1/2" in cell for cell in cells) <= 2
+    assert "| 0 of 8 |" in alarms(read(DATA)).splitlines()[2]
+
+
+def test_a_table_of_planted_errors_can_say_no() -> None:
+    """Where the runs with an error are those without it, it is not caught."""
+    data = read(DATA)
+    shift = Shift(role="residual", hyperparameter="multiplier", axis="depth", by=0.25)
+    assert seen_by(data, shift) == ["coordcheck"]
+    data["planted"]["multiplier residual depth +0.25"] = data["sound"]["depth"]
+    assert seen_by(data, shift) == []
+
+
+def test_measurements_come_back_from_their_file() -> None:
+    """A measurement that was packed is the same again, up to the rounding."""
+    kept = read(DATA)["sound"]["depth"]
+    assert packed(unpacked(kept)) == kept
+    assert unpacked(kept, [3]).slope(("own", "qkv"))[1] is None
+
+
+def test_every_figure_has_its_place_in_the_results() -> None:
+    """Every experiment answers some figure of the paper, and every numbered one is there."""
+    assert {name for place in PAPER for name in place.figures} == set(FIGURES)
+    places = " ".join(place.where for place in PAPER)
+    assert all(str(number) in places for number in range(1, 19))
+
+
+def test_the_page_of_results_is_that_of_its_files() -> None:
+    """`make docs` changes nothing on it."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_results(page) == page
+    for name in FIGURES:
+        has_section = f"### {name}" in page
+        assert has_section == (RESULTS / f"{name}.json").exists()
+
+
+def finding(verdict: str, measured: float | None) -> dict[str, Any]:
+    ends = {"low": None, "high": None} if measured is None else {"low": 0.1, "high": 0.3}
+    return {"claim": "a | b", "measured": measured, "unit": "octaves", "verdict": verdict} | ends
+
+
+@pytest.mark.parametrize("size", ["cpu", "gpu"])
+def test_results_are_read_from_their_files(size: str, tmp_path: Path) -> None:
+    """Verdicts are counted and every finding is listed; a cpu size does not count as run."""
+    result = {
+        "size": size,
+        "data": "tokens",
+        "claim": "It stays",
+        "seconds": 61.2,
+        "device": "a GPU",
+        "versions": {"torch": "2.11"},
+        "findings": [finding("pass", 0.2), finding("fail", -math.pi), finding("not settled", None)],
+    }
+    (tmp_path / "lr-width.json").write_text(json.dumps(result))
+    made = as_markdown(tmp_path)
+    assert "[lr-width](#lr-width): 1 pass, 1 fail, 1 not settled" in made
+    assert (f"not settled at cpu size; {NOT_RUN}" in made) == (size == "cpu")
+    assert f"`completedp figure lr-width --size {size} --data tokens --out docs/results`" in made
+    assert "| a &#124; b | -3.14 octaves | 0.1 to 0.3 | fail |" in made
+    assert "| a &#124; b |  |  | not settled |" in made
