@@ -20,8 +20,8 @@ check: .venv/ready
 	$(BIN)/pyright
 
 # Pages made from the code: the rules from their table, the architecture's graph from the imports,
-# tables from measurements (benchmarks/data, docs/results), the figures' table from their definitions,
-# the API from docstrings, the README's plan from its code.
+# tables from measurements (benchmarks/data, docs/results), the figures' table from their
+# definitions, the API from docstrings, the README's plan from its code.
 # Tests keep them equal.
 docs: .venv/ready
 	$(BIN)/completedp rules --markdown > docs/rules.md

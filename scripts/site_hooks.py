@@ -23,7 +23,7 @@ def outside_links(markdown: str, page: str, repository: str = "") -> str:
         text, target, _ = found.groups()
         path = _resolve(page, target)
         if path.parts[:1] == ("docs",):
-            return found.group()
+            return text if target.endswith("/") else found.group()  # a folder is no page
         name = path.as_posix()
         if repository:
             return f"[{text}]({repository.rstrip('/')}/blob/main/{name})"

@@ -66,7 +66,7 @@ def main() -> None:
         ):
             run([command, *line.split()], folder)
         # An extra that is missing is one line.
-        run([command, *"data stdlib --out more --tokenizer bpe".split()], folder, code=2)
+        run([command, *["data", "stdlib", "--out", "more", "--tokenizer", "bpe"]], folder, code=2)
     print("the wheel works")
 
 

@@ -82,6 +82,7 @@ def test_links_that_leave_the_site() -> None:
     )
     assert "the loop (`examples/plain_loop.py`), [any]" in outside_links(page, "data.md")
     assert outside_links("[m](../models.md)", "results/a.md") == "[m](../models.md)"
+    assert outside_links("[all](results/)", "results.md") == "all"
     assert home("![p](docs/width.svg)") == "![p](width.svg)"
 
 
