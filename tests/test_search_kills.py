@@ -52,7 +52,7 @@ class Commands:
         options = ["--data", self.tokens, "--slots", "2", "--no-compile", "--lease", f"{lease}"]
         if verb == "start":
             options += ["--recipe", str(self.folder / "recipe.json"), "--trials", f"{trials}"]
-            options += ["--context", f"{CONTEXT}", "--eval-sequences", "8"]
+            options += ["--context", f"{CONTEXT}", "--eval-sequences", "8", "--anyway"]
         return self.run(verb, *options)
 
     def study(self) -> Study:
@@ -156,9 +156,15 @@ def test_a_command_told_to_stop_gives_its_trials_back(
     commands: Commands, number: signal.Signals
 ) -> None:
     """On SIGTERM or Ctrl-C the trials in hand are free at once, and the last line says so."""
+    make_recipe(200).save(commands.folder / "recipe.json")  # long enough to be caught in
     process = commands.work("start", trials=10**6, lease=600.0)
     study = commands.study()
-    wait_until(lambda: has_trials(study, process) and study.counts()["finished"] > 0)
+
+    def both_at_work() -> bool:
+        counts = study.counts()
+        return has_trials(study, process) and counts["finished"] > 1 and counts["running"] == 2
+
+    wait_until(both_at_work)
     process.send_signal(number)
     _, complained = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

@@ -42,14 +42,14 @@ class SweepVerb(SweepConfig, WorkerConfig, PatientOptions, Verb):
         require_matplotlib()
         every = sweep_trials(grid, task, recipe)
         ahead = outlook(every, store_of(out, self.store), STUDY)
-        runner = Runner(task, slots=self.slots, device=self.device)
+        runner = Runner(task, slots=self.slots, device=self.device, compile=self.compile)
         found = estimate_trials(runner, recipe, ahead.left, peak=self.peak)
         if self.dry_run:
             return print_estimate(found, self.json)
 
         def smaller(sizes: Mapping[str, int]) -> Estimate:
             task, recipe = start_from(replace(config, **sizes))  # type: ignore[arg-type]
-            runner = Runner(task, slots=self.slots, device=self.device)
+            runner = Runner(task, slots=self.slots, device=self.device, compile=self.compile)
             return estimate_trials(runner, recipe, sweep_trials(grid, task, recipe))
 
         refuse_if_long(

@@ -153,7 +153,8 @@ def sweep(
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     if not quiet:
         left = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY).left
-        say_estimate(estimate_trials(Runner(task, slots=slots, device=device), begin, left))
+        runner = Runner(task, slots=slots, device=device, compile=compile)
+        say_estimate(estimate_trials(runner, begin, left))
     return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet)
 
 

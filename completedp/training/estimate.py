@@ -29,7 +29,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.scale import Scale
 from completedp.training.cost import COMPILING, Cost, Speed, cost_of, flop_a_token, gpu_speed
-from completedp.training.devices import device_name
+from completedp.training.devices import choose_dtype, device_name
 from completedp.training.feeds import sample_batch
 from completedp.training.memory import free_memory, is_out_of_memory, slots_for
 from completedp.training.runner import Runner
@@ -133,7 +133,13 @@ def estimate_trials(
             at_once = runner.slots or slots_for(runner.device, each, round(count))
             at_once = max(1, min(at_once, round(count)))
         speed = speed_at(
-            found, scale, runner.device, at_once=at_once, slots=slots, compile=slots, peak=peak
+            found,
+            scale,
+            runner.device,
+            at_once=at_once,
+            slots=slots,
+            compile=slots and runner.compiles,
+            peak=peak,
         )
         parts.append((_cost(runner.task, found, scale, count), speed))
         memory, most = max(memory, at_once * each), max(most, at_once)
@@ -194,14 +200,15 @@ def sample(task: Task, recipe: Recipe, scale: Scale, device: torch.device) -> Sa
 
 
 def _tried(task: Task, recipe: Recipe, scale: Scale, device: torch.device, known: Sample) -> Sample:
-    model = task.model(scale)
+    dtype = choose_dtype("auto", device)
+    model = task.model(scale, None if dtype == torch.float32 else dtype)
     planned = task.plan(recipe, scale, model, probe=False)
     give_memory(model, device)
     planned.initialise()
-    loss, optimizer = task.batch_loss(model), planned.optimizer()
+    loss, optimizer = task.batch_loss(model, dtype), planned.optimizer()
     examples = task.data.examples(scale.batch)
     few = min(FEW, examples)
-    more = min(max(2 * FEW, int(_WORTH_A_TRY / known.flop)), examples)
+    more = min(max(2 * FEW, int(_WORTH_A_TRY / max(1.0, known.flop))), examples)
 
     def step(count: int) -> tuple[float, int]:
         """Seconds of a step, and bytes that were kept for its backward pass."""

@@ -35,7 +35,7 @@ class Runner:
     ) -> None:
         if slots is not None:
             check_number("slots", slots, low=1)
-        self.task, self.slots, self._compile = task, slots, compile
+        self.task, self.slots, self.compiles = task, slots, compile
         self.device = choose_device(device)
         self._dtype = choose_dtype("auto", self.device)
         self._stacks: dict[Scale, tuple[Stack, int | None]] = {}
@@ -101,7 +101,7 @@ class Runner:
             autocast=narrow,
             z_loss=task.z_loss,
             eval_examples=task.eval_examples,
-            compile=self._compile,
+            compile=self.compiles,
             trials=trials,
         )
 
