@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LARGEST = 500_000
-"""Bytes; tests/test_wheel.py holds the same."""
+LARGEST = 550_000
+"""Bytes, compressed. It is code alone, and every file counts."""
 NO_TORCH_YET = (
     "import sys, completedp; assert 'torch' not in sys.modules; "
     "from importlib.resources import files; assert (files('completedp') / 'py.typed').is_file(); "

@@ -89,13 +89,18 @@ def test_links_that_leave_the_site() -> None:
 def commands(path: Path) -> list[str]:
     """The `completedp` command lines of a page, continued lines joined."""
     found: list[str] = []
-    for _, block in FENCE.findall(path.read_text(encoding="utf-8")):
+    for language, block in FENCE.findall(path.read_text(encoding="utf-8")):
+        if language == "text":  # what was printed
+            continue
         for line in block.replace("\\\n", " ").splitlines():
             line = re.sub(r"^\s*(\$ |srun |[A-Z_]+=\S+ )*", "", line).split(" #")[0]
             if line.startswith("torchrun "):
                 line = line.partition("-m ")[2]
             if line.startswith("completedp ") and not PLACEHOLDER.search(line):
                 found.append(line.rstrip(" &"))
+    if path.name == "cli.md":
+        rows = re.findall(r"^\| `(completedp [^`]+)`", prose(path), re.MULTILINE)
+        found += [row for row in rows if not PLACEHOLDER.search(row)]
     return found
 
 

@@ -62,6 +62,7 @@ def submit(name: str, more: str, folder: Path, environment: dict[str, str]) -> s
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_search_is_shared_by_its_tasks(tmp_path: Path, slurm: dict[str, str]) -> None:
     """Two tasks that begin together make one study and finish its budget, each trial once."""
     more = "--space global --trials 6 --slots 1 --eval-sequences 4"
@@ -69,6 +70,7 @@ def test_a_search_is_shared_by_its_tasks(tmp_path: Path, slurm: dict[str, str]) 
     assert "search: 6/6 trials" in said
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_all_ranks(tmp_path: Path, slurm: dict[str, str]) -> None:
     """The training file starts as many ranks as a node has devices, and the run ends well."""
     more = "--out run --recipe base.json --eval-sequences 4"

@@ -20,6 +20,7 @@ from completedp.evidence.sweep import (
     STUDY,
     Point,
     SweepResult,
+    _start,
     judge,
     sweep,
     sweep_from,
@@ -28,6 +29,7 @@ from completedp.evidence.sweep import (
 from completedp.lm.shape import Shape
 from completedp.studies import worker
 from completedp.studies.store import Store, TrialRow
+from completedp.theory.recipe import Recipe
 from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 from completedp.training.slots import Slots
@@ -393,3 +395,12 @@ def test_impossible_sweeps(changes: dict[str, object], message: str) -> None:
     """A sweep that cannot be is one line."""
     with pytest.raises(CompletedpError, match=message):
         replace(CONFIG, **changes)  # type: ignore[arg-type]
+
+
+def test_octaves_count_from_the_value_with_its_global_multiplier() -> None:
+    """A recipe whose learning rate was doubled for all tensors is swept around the doubled one."""
+    recipe = Recipe.default()
+    doubled = replace(recipe.hyperparameters, log2={"lr/global": 1.0})
+    assert _start(recipe, "lr/global") == recipe.values.lr
+    assert _start(replace(recipe, hyperparameters=doubled), "lr/global") == 2 * recipe.values.lr
+    assert _start(recipe, "lr/type/qkv") is None

@@ -6,11 +6,10 @@ from pathlib import Path, PurePosixPath
 from zipfile import ZipFile
 
 import pytest
+from try_wheel import LARGEST
 
 pytest.importorskip("hatchling")
 ROOT = Path(__file__).parent.parent
-LARGEST = 500_000
-"""Bytes, compressed."""
 
 
 def strangers(names: list[str]) -> list[str]:
@@ -26,7 +25,7 @@ def strangers(names: list[str]) -> list[str]:
 
 
 def test_the_wheel_is_small_and_has_code_alone(tmp_path: Path) -> None:
-    """It is below 500 kB and brings no trials, benchmarks or tests."""
+    """It is no larger than it may be, and brings no trials, benchmarks or tests."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -249,9 +249,11 @@ def judge(config: SweepGrid, done: dict[Point, float]) -> list[Line]:
 
 
 def _start(recipe: Recipe, coordinate: str) -> float | None:
-    """The recipe's value of a coordinate, if that is a value of all tensors."""
+    """The recipe's value of a coordinate, its global multiplier included, if that is a value of all
+    tensors."""
     name, _, where = coordinate.partition("/")
-    return recipe.values.to_dict().get(name) if where == "global" else None
+    value = recipe.values.to_dict().get(name) if where == "global" else None
+    return None if value is None else value * 2 ** recipe.hyperparameters.log2.get(coordinate, 0.0)
 
 
 def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | None] = ()) -> str:
