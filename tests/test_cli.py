@@ -210,7 +210,7 @@ def test_doctor() -> None:
         (("plan", "--explain", "nobody.weight"), "'nobody.weight'"),
         (("plan", "--width", "0"), "width = 0"),
         (("plan", "--tokens", "0"), "tokens = 0"),
-        (("plan", "--depth", "1e6"), "depth = 1000000 must be from 1 to 10000"),
+        (("plan", "--depth", "1e6"), "depth = 1000000 must be at most 10,000 blocks"),
         (("plan", "--vocab", "1e30"), "vocab"),
         (("plan", "--mlp-ratio", "nan"), "mlp_ratio = nan"),
         (("plan", "--head-dim", "0"), "head_dim = 0"),
