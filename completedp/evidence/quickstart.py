@@ -38,13 +38,12 @@ STORY = HeadlineSize(
     site=Ratios(depth=2),
     shared=32,
     trials=64,
-    rungs=(Ratios(depth=2, tokens=2),),
+    rungs=(Ratios(tokens=2),),
     rung_seeds=2,
-    scales=(Ratios(), Ratios(width=2, depth=2, batch=2, tokens=4)),
+    scales=(Ratios(), Ratios(width=2, depth=2, batch=2, tokens=3)),
     seeds=(4, 2),
     lengths=(1.5,),
     arms=(UNTUNED, GLOBAL, MODULE),
-    tunables=("lr", "weight_decay", "init_std", "residual", "power"),
 )
 OPTIONS = WorkerConfig(device="cpu")
 
@@ -80,25 +79,35 @@ def quickstart(out: Path) -> dict[str, Any]:
 
 def sentence(numbers: Mapping[str, Any]) -> str:
     """What happened at the target, whichever way it went."""
-    there, speedup = numbers["scales"][-1], numbers["target"]
-    modules, tuned, untuned = (there["means"][arm] for arm in (MODULE, GLOBAL, UNTUNED))
-    if tuned is None or modules is None:
-        who = "global" if tuned is None else "per-module"
-        return f"At the target the {who} values diverge."
-    before = "diverges" if untuned is None else f"{untuned:.4f}"
+    there = numbers["scales"][-1]
+    means = {arm: there["means"][arm] for arm in (UNTUNED, GLOBAL, MODULE)}
+    shown = {arm: "diverged" if mean is None else f"{mean:.4f}" for arm, mean in means.items()}
     text = (
-        f"Loss at the target: {before} untuned, {tuned:.4f} with global values tuned small, "
-        f"{modules:.4f} with per-module values tuned small."
+        f"Loss at the target: {shown[UNTUNED]} untuned, {shown[GLOBAL]} with global values tuned "
+        f"small, {shown[MODULE]} with per-module values tuned small."
     )
-    if not tuned > modules:
-        return f"{text} Per-module values did not help there."
+    if None in means.values():
+        return text
+    needs = {arm: _tokens(there[f"speedup_over_{arm}"]) for arm in (UNTUNED, GLOBAL)}
+    if None in needs.values():
+        return f"{text} Longer training did not lower the loss, so no speed-up can be told."
+    text += (
+        f" To match the per-module values, untuned ones would need {needs[UNTUNED]} the tokens, "
+        f"global ones {needs[GLOBAL]} (with what the spread of the seeds allows)."
+    )
+    if not means[GLOBAL] > means[MODULE]:
+        text += " Here, per-module values do not beat global ones."
+    return text
+
+
+def _tokens(speedup: Mapping[str, float | None]) -> str | None:
+    """How many times the tokens, and within which bounds."""
     if speedup["value"] is None:
-        return f"{text} Longer training did not bring the global values any nearer."
-    shown = f"{speedup['value']:.2f} times the tokens"
-    if speedup["low"] is not None:
-        high = "" if speedup["high"] is None else f" to {speedup['high']:.2f}"
-        shown += f" ({speedup['low']:.2f}{high or ' or more'}, by the spread of the seeds)"
-    return f"{text} To match them, the global values would need {shown}."
+        return None
+    if speedup["low"] is None:
+        return f"{speedup['value']:.2f} times"
+    upto = "or more" if speedup["high"] is None else f"to {speedup['high']:.2f}"
+    return f"{speedup['value']:.2f} ({speedup['low']:.2f} {upto}) times"
 
 
 def _target() -> Scale:
