@@ -28,7 +28,7 @@ def numbers(
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (numbers(1.9), "global ones 1.20 (1.10 to 1.30) times (with what the spread"),
+        (numbers(1.9), "global ones 1.20 (1.10 to 1.30) times; brackets have what"),
         (numbers(1.9), "untuned ones would need 1.20 (1.10 to 1.30) times the tokens"),
         (numbers(1.9, high=None), "1.20 (1.10 or more) times"),
         (numbers(1.9, low=None, high=None), "global ones 1.20 times"),

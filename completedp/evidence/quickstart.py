@@ -93,7 +93,7 @@ def sentence(numbers: Mapping[str, Any]) -> str:
         return f"{text} Longer training did not lower the loss, so no speed-up can be told."
     text += (
         f" To match the per-module values, untuned ones would need {needs[UNTUNED]} the tokens, "
-        f"global ones {needs[GLOBAL]} (with what the spread of the seeds allows)."
+        f"global ones {needs[GLOBAL]}; brackets have what the spread of the seeds allows."
     )
     if not means[GLOBAL] > means[MODULE]:
         text += " Here, per-module values do not beat global ones."
@@ -120,7 +120,7 @@ def _report(page: Path, lab: Lab, found: Found, recipe: Recipe) -> None:
     report.heading("From the base to the target")
     report.paragraph(
         f"Base: {STORY.setting.base}; target: {_target()}; text: the Python standard library's "
-        f"sources, as bytes. Global and per-module values had {STORY.total} trials each, half of "
+        f"sources, as bytes. Global and per-module values had {STORY.total} trials each, part of "
         f"them at {STORY.setting.base.times(STORY.site)}, and the same ladder chose. Fresh seeds; "
         "the global values are also trained for longer, to see how many tokens they would need."
     )

@@ -154,7 +154,7 @@ def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], 
         Series(
             name="trial", points=list(zip(places, losses, strict=True)), dots=True, titles=titles
         ),
-        Series(name="best so far", points=list(zip(places, best, strict=True)), colour=1),
+        Series(name="best so far", points=_steps(places, best), colour=1),
     ]
     report.chart(
         chart(
@@ -165,6 +165,14 @@ def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], 
             span_y=(low - room, high + room),
         )
     )
+
+
+def _steps(places: Sequence[float], levels: Sequence[float]) -> list[tuple[float, float]]:
+    """A line that stays at each level until the next place."""
+    points = [(places[0], levels[0])]
+    for place, level in zip(places[1:], levels[1:], strict=True):
+        points += [(place, points[-1][1]), (place, level)]
+    return points
 
 
 def _ladder(report: Report, note: Any) -> None:
