@@ -312,6 +312,7 @@ def test_the_command_line_searches_a_users_model(tmp_path: Path) -> None:
     assert cdp.Recipe.load(out).overrides == own.VIT_OVERRIDES
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_functions_and_configs(tokens: str, tmp_path: Path) -> None:
     """A nanoGPT by name and a Qwen3 by its config are searched by one command each."""
     from transformers import Qwen3Config

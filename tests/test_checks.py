@@ -248,6 +248,7 @@ def test_a_model_of_ones_own_is_measured_as_the_reference_model_is() -> None:
         assert np.array_equal(given.values[key], values), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_checks_of_hugging_face_models(family: str) -> None:
     """With the rules, by hooks, nothing grows; without them features grow and the check says so."""
@@ -349,6 +350,7 @@ MASKED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [VIT, MASKED], ids=["images", "masked"])
 def test_checks_of_models_that_predict_no_next_token(model: dict[str, Any]) -> None:
     """A classifier of images and a masked language model pass with the rules and fail without."""

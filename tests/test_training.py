@@ -119,7 +119,9 @@ def test_killed_run_resumes_to_the_same_end(data: str, recipe: Recipe, tmp_path:
     assert losses(out) == losses(tmp_path / "straight")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_interrupted_run_loses_nothing(
     data: str, recipe: Recipe, tmp_path: Path, number: signal.Signals
 ) -> None:

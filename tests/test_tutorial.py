@@ -33,6 +33,7 @@ def commands() -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_the_commands_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
