@@ -21,6 +21,7 @@ from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store
 from completedp.tasks.losses import transformer_loss
 from completedp.theory.scale import Scale
+from completedp.training import estimate
 from completedp.training.cost import Cost, gpu_speed, training_cost
 from completedp.training.estimate import estimate_run, estimate_trials, sample
 
@@ -113,6 +114,21 @@ def test_more_trials_cost_more(data: str, tmp_path: Path) -> None:
     )
     assert half.cost.flop == pytest.approx(whole.cost.flop / 2)
     assert half.cost.tokens == BASE.tokens // 2
+
+
+def test_memory_that_was_not_tried_is_said_to_be_more(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model too large to try, only weights and optimizer are known, and that is said."""
+    with Store(str(tmp_path / "s.db")) as store:
+        objective = objective_of(make_study(store, data), data)
+    tried = estimate_trials(objective.runner, objective.recipe, {BASE: 1})
+    monkeypatch.setattr(estimate, "_MOST_STATE", 1)
+    untried = estimate_trials(objective.runner, objective.recipe, {BASE: 1})
+    assert "more than" not in str(tried)
+    assert "more than" in str(untried)
+    assert untried.memory < tried.memory
+    assert untried.cost == tried.cost
 
 
 @pytest.mark.parametrize(

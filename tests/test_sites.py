@@ -14,7 +14,7 @@ from completedp.studies.engines import Bounds, Engine, RandomSearch, Told
 from completedp.studies.objective import Objective
 from completedp.studies.registry import make_engine
 from completedp.studies.run import open_study, spec_from
-from completedp.studies.sites import ROUND, STARTS, SeveralSites
+from completedp.studies.sites import ROUND, STARTS, SeveralSites, site_of, trials_by_site
 from completedp.studies.status import status
 from completedp.studies.store import Store
 from completedp.studies.worker import work
@@ -42,6 +42,15 @@ def test_trials_go_to_the_sites_in_turn() -> None:
     assert [p.site for p in found if p is not None] == [n // ROUND % 3 for n in range(7 * ROUND)]
     at_start = [n for n, p in enumerate(found) if p is not None and (p.point == 1.0).all()]
     assert at_start == [site * ROUND + n for site in range(3) for n in range(STARTS)]
+
+
+def test_the_trials_of_a_site_are_counted_as_they_go() -> None:
+    """How many of the first trials a site has is what going through them gives."""
+    for sites_there in (1, 2, 3):
+        for trials in (0, 1, ROUND, ROUND + 5, 3 * ROUND, 7 * ROUND - 1):
+            went = [site_of(number, sites_there) for number in range(trials)]
+            counted = [went.count(site) for site in range(sites_there)]
+            assert trials_by_site(trials, sites_there) == counted
 
 
 def test_an_engine_is_told_the_gain_over_the_start_of_its_site() -> None:

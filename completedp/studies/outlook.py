@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from completedp.common.errors import CompletedpError
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.cells import read_cells, read_sites
+from completedp.studies.sites import trials_by_site
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store, Study
 from completedp.theory.scale import Scale
@@ -25,10 +26,9 @@ class Outlook:
 
 
 def searched(spec: StudySpec) -> dict[Scale, int]:
-    """The trials of a search by scale: sites have them in turn."""
-    sites = [site.scale for site in spec.sites]
-    each, over = divmod(spec.trials, len(sites))
-    return {scale: each + (place < over) for place, scale in enumerate(sites)}
+    """The trials of a search by scale."""
+    counts = trials_by_site(spec.trials, len(spec.sites))
+    return {site.scale: count for site, count in zip(spec.sites, counts, strict=True) if count}
 
 
 def listed(study: Study) -> dict[Scale, int]:

@@ -20,6 +20,21 @@ STARTS = 4
 """Trials of the start at each site: their mean is what others are compared with."""
 
 
+def site_of(number: int, sites: int) -> int:
+    """Where a trial trains: a round at each site in turn."""
+    return number // ROUND % sites
+
+
+def trials_by_site(trials: int, sites: int) -> list[int]:
+    """How many of the first trials each site has.
+
+    >>> trials_by_site(96, 2), trials_by_site(70, 2), trials_by_site(7, 1)
+    ([64, 32], [38, 32], [7])
+    """
+    whole, rest = divmod(trials, ROUND * sites)
+    return [whole * ROUND + min(max(rest - place * ROUND, 0), ROUND) for place in range(sites)]
+
+
 class SeveralSites(Engine):
     """An engine whose trials are spread over sites. All that it does follows from trial numbers."""
 
@@ -67,7 +82,7 @@ class SeveralSites(Engine):
         return float(np.mean(finite)) if 2 * len(finite) > STARTS else math.inf
 
     def _site(self, number: int) -> int:
-        return number // ROUND % self._sites
+        return site_of(number, self._sites)
 
     def _is_start(self, number: int) -> bool:
         return number < ROUND * self._sites and number % ROUND < STARTS

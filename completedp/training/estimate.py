@@ -42,6 +42,8 @@ _LONG_ENOUGH = 0.2
 """Seconds after which a step is not tried again."""
 _MOST_FLOP = 5e11
 """More than these take too long to try on a CPU."""
+_MOST_STATE = 8e9
+"""Bytes: a model of more would take longer to draw, a second time, than its estimate is worth."""
 _CPU_PART = 0.25
 """Of the speed of its matrix products, where nothing could be tried."""
 _GPU_PRODUCTS = 0.8
@@ -75,6 +77,8 @@ class Estimate:
     """How the time is known."""
     memory: int
     """Bytes of all that trains at once."""
+    memory_whole: bool = True
+    """Whether what is kept for the backward pass is in it, too."""
     at_once: int = 1
     """Trials at once; 1 of a device that is not here."""
 
@@ -87,6 +91,7 @@ class Estimate:
             "device": self.device,
             "known": self.known,
             "memory_bytes": self.memory,
+            "memory_whole": self.memory_whole,
             "trials_at_once": self.at_once,
         }
 
@@ -103,8 +108,9 @@ class Estimate:
             f"{duration(self.compiling)} compiling" if self.compiling else "",
         ]
         with_these = "".join(f"; {part}" for part in parts if part)
+        least = "" if self.memory_whole else "more than "
         return (
-            f"cost: {self.cost}, {self.memory / 1e9:.2g} GB\n"
+            f"cost: {self.cost}, {least}{self.memory / 1e9:.2g} GB\n"
             f"time: {self.short_time} on {self.device}, {self.known}{with_these}"
         )
 
@@ -123,7 +129,7 @@ def estimate_trials(
 
     `peak` is that of another device, in TFLOP/s.
     """
-    parts, memory, most = [], 0, 1
+    parts, memory, most, whole = [], 0, 1, True
     for scale, count in trials.items():
         slots = runner.in_slots(scale)
         found = sample(runner.task, recipe, scale, runner.device)
@@ -143,7 +149,8 @@ def estimate_trials(
         )
         parts.append((_cost(runner.task, found, scale, count), speed))
         memory, most = max(memory, at_once * each), max(most, at_once)
-    return _together(parts, memory, most)
+        whole = whole and found.kept is not None
+    return replace(_together(parts, memory, most), memory_whole=whole)
 
 
 def estimate_run(
@@ -176,7 +183,7 @@ def estimate_run(
     )
     own = task.data.examples(scale.batch) // ranks
     memory = found.state + (found.kept or 0) * min(own, micro_batch or own)
-    return _together([(left, speed)], memory, 1)
+    return replace(_together([(left, speed)], memory, 1), memory_whole=found.kept is not None)
 
 
 def sample(task: Task, recipe: Recipe, scale: Scale, device: torch.device) -> Sample:
@@ -187,7 +194,7 @@ def sample(task: Task, recipe: Recipe, scale: Scale, device: torch.device) -> Sa
     flop = flop_a_token(_weights(task, scale), scale, unit) * unit
     known = Sample(flop=flop, state=state)
     too_slow = device.type == "cpu" and 4 * FEW * flop > _MOST_FLOP
-    if state > free_memory(device) / 2 or too_slow:
+    if state > min(_MOST_STATE, free_memory(device) / 2) or too_slow:
         return known
     try:
         with warnings.catch_warnings(action="ignore"):  # they are given when it trains

@@ -27,6 +27,7 @@ from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED, canvas, fi
 from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.studies.cells import Wanted
+from completedp.studies.sites import trials_by_site
 from completedp.studies.spec import Site
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
@@ -108,8 +109,10 @@ class Headline:
         at = self.sizes[size]
         base, price = at.setting.base, at.setting.cost
         tuned = [arm for arm in at.arms if arm != UNTUNED]
-        searched = (at.total * (len(tuned) - 1) + at.trials) / 2
-        total = price(base, searched) + price(base.times(at.site), searched)
+        total = Cost()
+        for place, scale in enumerate((base, base.times(at.site))):
+            both = [trials_by_site(trials, 2)[place] for trials in (at.total, at.trials)]
+            total += price(scale, both[0] * (len(tuned) - 1) + both[1])
         for rung in at.rungs:
             total += price(base.times(rung), len(tuned) * _CANDIDATES * at.rung_seeds)
         for ratios, seeds in zip(at.scales, at.seeds, strict=True):
