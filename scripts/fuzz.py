@@ -292,7 +292,7 @@ def checkpoints(folder: Path) -> Case:
     from safetensors.torch import save_file
     from torch import nn
 
-    from completedp.training import loop
+    from completedp.training import folder as run_folder
     from completedp.training.checkpoint import (
         FILE,
         find_checkpoint,
@@ -313,7 +313,7 @@ def checkpoints(folder: Path) -> Case:
     path, result = folder / FILE, folder / "result.json"
     good = path.read_bytes()
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
-    plain = loop.Result(
+    plain = run_folder.Result(
         status="ok",
         steps=7,
         tokens=70,
@@ -340,13 +340,13 @@ def checkpoints(folder: Path) -> Case:
                 save_file(tensors, path, {"step": rng.choice(["7", step]), "extra": text})
         else:
             result.write_bytes(damaged_text(rng, plain))
-            loop._read_result(result)
+            run_folder.read_result(result)
             return
         read_step(folder)
         found = find_checkpoint(folder)
         if found is not None:
             # What went along is looked at before the tensors, which a damaged one may not have.
-            loop.check_extra(found, read_about(found).extra)
+            run_folder.check_extra(found, read_about(found).extra)
             load_checkpoint(found, copy.deepcopy(model), optimizer)
 
     return case

@@ -29,7 +29,7 @@ from completedp.studies.spec import StudySpec
 from completedp.studies.status import status
 from completedp.studies.store import Store
 from completedp.theory.hparams import check_coordinate
-from completedp.training.loop import Result, _read_result, check_extra
+from completedp.training.folder import Result, check_extra, read_result
 
 SPEC = {"trials": 3}
 
@@ -214,9 +214,9 @@ def test_a_damaged_result_is_one_line(tmp_path: Path, changes: dict[str, Any]) -
     """A result.json that no run wrote says to remove it; one that a run wrote is read back."""
     path = tmp_path / "result.json"
     path.write_text(json.dumps(a_result(**changes)))
-    assert "remove it" in error_of(_read_result, path)
+    assert "remove it" in error_of(read_result, path)
     path.write_text(json.dumps(a_result()))
-    assert _read_result(path) == Result(**a_result())
+    assert read_result(path) == Result(**a_result())
 
 
 @pytest.mark.parametrize("verb", ["coordcheck", "gradcheck"])

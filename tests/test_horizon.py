@@ -27,7 +27,7 @@ from completedp.studies import worker
 from completedp.studies.store import Store, TrialRow
 from completedp.theory.horizon import critical_batch
 from completedp.theory.recipe import Recipe
-from completedp.training.loop import Result
+from completedp.training.folder import Result
 from completedp.training.slots import Slots
 
 OCTAVES = tuple(np.arange(-4.0, 5.0))

@@ -19,7 +19,8 @@ from completedp.tasks.data import Order, Tokens
 from completedp.tasks.task import task_from
 from completedp.training import noise
 from completedp.training.config import TrainConfig
-from completedp.training.loop import Result, train
+from completedp.training.folder import Result
+from completedp.training.loop import train
 from completedp.training.metrics import read_metrics
 from completedp.training.noise import NoiseWindow, gradients, parts_for_noise, squares
 

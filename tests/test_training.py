@@ -24,7 +24,8 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.checkpoint import FILE, read_step
 from completedp.training.config import TrainConfig
-from completedp.training.loop import Result, _digest, train
+from completedp.training.folder import Result, recipe_digest
+from completedp.training.loop import train
 from completedp.training.metrics import read_metrics
 from completedp.training.trials import is_divergence
 
@@ -77,8 +78,8 @@ def test_runs_begun_before_evidence_go_on() -> None:
     default = Recipe.default()
     before = "e2bbf9919eddc2c80d9752a2325506e9c62d7b6ddeb6fe26db67469f1c0fa592"
     assert default.evidence is not None
-    assert _digest(default) == _digest(replace(default, evidence=None)) == before
-    assert _digest(default.with_values(lr=0.5)) != before
+    assert recipe_digest(default) == recipe_digest(replace(default, evidence=None)) == before
+    assert recipe_digest(default.with_values(lr=0.5)) != before
 
 
 def test_resume_is_bit_equal(data: str, recipe: Recipe, tmp_path: Path) -> None:

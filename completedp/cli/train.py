@@ -35,7 +35,8 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         from completedp.common.process import Interrupted
         from completedp.training.distributed import AgreedError, is_follower
         from completedp.training.estimate import say_estimate
-        from completedp.training.loop import steps_done, train
+        from completedp.training.folder import steps_done
+        from completedp.training.loop import train
 
         config = as_config(self, TrainConfig)
         before = steps_done(config)

@@ -51,6 +51,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training import loop
 from completedp.training.config import TrainConfig
+from completedp.training.folder import Result
 
 STUDY = "horizon"
 COORDINATES = ("lr/global",)
@@ -163,7 +164,7 @@ def judge_horizon(
     done: Mapping[Point, float],
     *,
     folder: Path,
-    noise: loop.Result | None = None,
+    noise: Result | None = None,
 ) -> HorizonResult:
     """The exponents that the losses of all points have, and the recipe that follows."""
     fits: dict[str, Fit] = {}
@@ -288,7 +289,7 @@ def _holds_to(fit: Fit) -> float | None:
 
 def _noise_run(
     task: Task, recipe: Recipe, folder: Path, options: WorkerConfig, quiet: bool
-) -> loop.Result | None:
+) -> Result | None:
     """One ordinary run of the base, with the gradient's noise measured on the way.
 
     A loss of the user's own need not be a mean over examples, and is not cut.

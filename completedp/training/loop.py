@@ -8,15 +8,12 @@ first one writes.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from completedp.apply.optimise import set_learning_rates
 from completedp.common.errors import CompletedpError, DataWarning, ScaleWarning
-from completedp.common.files import json_text, read_json, write_text_atomically
+from completedp.common.files import json_text, write_text_atomically
 from completedp.common.process import Interrupted, answered_signals, only_process
 from completedp.common.progress import Reporter
 from completedp.lm.loss import Loss
@@ -40,12 +37,18 @@ from completedp.theory.scale import Scale
 from completedp.training.checkpoint import (
     find_checkpoint,
     load_checkpoint,
-    read_about,
     save_checkpoint,
 )
-from completedp.training.config import TrainConfig, run_settings, same_run
+from completedp.training.config import TrainConfig, run_settings
 from completedp.training.devices import choose_dtype
 from completedp.training.distributed import Ranks, distribute, joined
+from completedp.training.folder import (
+    Result,
+    check_extra,
+    check_own,
+    finished_run,
+    recipe_digest,
+)
 from completedp.training.metrics import Metrics, require_sinks
 from completedp.training.noise import NoiseWindow, gradients, parts_for_noise, squares
 from completedp.training.trials import (
@@ -56,38 +59,8 @@ from completedp.training.trials import (
     seed_step,
 )
 
-STATUSES = ("ok", "diverged", "stopped")
 CHECK_SECONDS = 2.0
 """On a GPU losses are read after so many seconds, if that is sooner than after CHECK_EVERY."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """How a run ended."""
-
-    status: str
-    """ok, diverged, or stopped (before its last step; the same command goes on)."""
-    steps: int
-    tokens: int
-    train_loss: float | None
-    """Cross-entropy of the last step; None where the run diverged."""
-    valid_loss: float | None
-    """Cross-entropy on held-out text, at the end."""
-    valid_bits_per_byte: float | None
-    last_finite_loss: float | None
-    """The last one before divergence, or of all."""
-    parameters: int
-    seconds: float
-    """Of training in this process; a resumed run adds its earlier parts."""
-    critical_batch: float | None = None
-    """Tokens a step above which more of them gain little; None where it was not measured."""
-    critical_batch_error: float | None = None
-    noise_scale: float | None = None
-    """The same of plain gradients: B_simple. noise.py has what differs."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
 
 
 class _DivergedError(Exception):
@@ -114,9 +87,9 @@ def train(
             recipe = recipe or config.load_recipe()
             task = task or task_from(config, recipe.head_dim)
             # What makes this run the run it is; on disk beside how it was asked for.
-            identity = {"data_digest": task.data.digest, "recipe_digest": _digest(recipe)}
+            identity = {"data_digest": task.data.digest, "recipe_digest": recipe_digest(recipe)}
             if ranks.first:
-                done = _finished(folder, config, identity)
+                done = finished_run(folder, config, identity)
         done = ranks.share(done)
         if done is not None:
             return done
@@ -135,20 +108,6 @@ def train(
             return ranks.share(run.go(interrupted))
         finally:
             run.close()
-
-
-def steps_done(config: TrainConfig) -> int:
-    """Steps of a run that are behind it: those of its checkpoint, or of its result."""
-    folder = Path(config.out).expanduser()
-    try:
-        if (folder / "result.json").exists():
-            result = _read_result(folder / "result.json")
-            if result.status != "stopped":
-                return result.steps
-        checkpoint = find_checkpoint(folder)
-        return 0 if checkpoint is None else read_about(checkpoint).step
-    except (CompletedpError, OSError):  # which `train` says
-        return 0
 
 
 class _Run:
@@ -216,7 +175,7 @@ class _Run:
         self.identity = json.loads(json.dumps(run_settings(config))) | identity
         if checkpoint is not None:
             with ranks.together():
-                _check_own(checkpoint, self.identity)
+                check_own(checkpoint, self.identity)
             about = load_checkpoint(checkpoint, self.model, self.optimizer, ranks)
             self.step, extra = about.step, about.extra
             check_extra(checkpoint, extra)
@@ -534,107 +493,12 @@ def bits_per_byte(loss: float | None, manifest: Manifest | None, split: str) -> 
     return loss / math.log(2) * part.tokens / part.bytes
 
 
-def _finished(folder: Path, config: TrainConfig, identity: dict[str, str]) -> Result | None:
-    """The result of a finished run of this config; a different run in the folder is an error."""
-    if not (folder / "config.json").exists():
-        return None
-    old = read_json(folder / "config.json", "run's config")
-    new = json.loads(json.dumps(config.to_dict()))
-    differs = same_run(old, new)
-    if differs is not None:
-        raise CompletedpError(
-            f"{str(folder)!r} holds another run: its {differs} is {old.get(differs)!r}, "
-            f"here it is {new.get(differs)!r}; choose another --out"
-        )
-    for key, value in identity.items():
-        if old.get(key) != value:
-            what = key.removesuffix("_digest")
-            raise CompletedpError(
-                f"{str(folder)!r} holds another run: its {what} had other contents; "
-                "choose another --out"
-            )
-    if not (folder / "result.json").exists():
-        return None
-    result = _read_result(folder / "result.json")
-    return None if result.status == "stopped" else result
-
-
-def _check_own(checkpoint: Path, identity: dict[str, Any]) -> None:
-    """Raise where a checkpoint was written by another run; older ones do not say."""
-    theirs = read_about(checkpoint).run
-    if theirs is None:
-        return
-    for key, value in identity.items():
-        if theirs.get(key) != value:
-            what = key.removesuffix("_digest")
-            raise CompletedpError(
-                f"the checkpoint {str(checkpoint)!r} is of another run, whose {what} was another: "
-                "choose another --out, or remove the checkpoint to start over"
-            )
-
-
 def _other_loss(task: Task, recipe: Recipe, target: Scale) -> Iterator[str]:
     """Values that were tuned with another weight of the z-loss were tuned for another loss."""
     tuned = recipe.evidence.z_loss if recipe.evidence is not None else None
     own = task.identity(target)["z_loss"]
     if None not in (tuned, own) and tuned != own:
         yield f"z_loss is {own:g}, and the recipe was tuned with {tuned:g}: take --z-loss {tuned:g}"
-
-
-def check_extra(checkpoint: Path, extra: dict[str, Any]) -> None:
-    """Raise unless what went along with a checkpoint is what `_Run` puts there."""
-    noise: Any = extra.get("noise", [])
-    good = (
-        _is_number(extra.get("seconds", 0.0))
-        and all(
-            extra.get(key) is None or _is_number(extra[key])
-            for key in ("first_loss", "last_finite_loss")
-        )
-        and isinstance(noise, list)
-        and all(isinstance(row, list) and len(row) == 4 for row in noise)
-        and all(_is_number(x) and math.isfinite(x) for row in noise for x in row)
-    )
-    if not good:
-        raise CompletedpError(
-            f"{str(checkpoint)!r} is damaged: what it says of the run ({extra!s:.60}) cannot be; "
-            "remove it to start over"
-        )
-
-
-def _read_result(path: Path) -> Result:
-    """A run's result, if it is one: a file may have been edited."""
-    saved = read_json(path, "run's result")
-    known = {field.name: field for field in fields(Result)}
-    needed = {name for name, field in known.items() if field.default is MISSING}
-    good = needed <= saved.keys() <= known.keys() and saved["status"] in STATUSES
-    for name, value in saved.items():
-        kind = "" if name not in known else str(known[name].type)
-        absent = value is None and "None" in kind
-        whole = "int" not in kind or isinstance(value, int)
-        good = good and (name == "status" or absent or (_is_finite(value) and whole))
-    if not good:
-        raise CompletedpError(
-            f"{str(path)!r} is not a run's result: remove it, and the same command makes it again"
-        )
-    return Result(**saved)
-
-
-def _is_finite(value: Any) -> bool:
-    return _is_number(value) and math.isfinite(value)
-
-
-def _is_number(value: Any) -> bool:
-    """Of JSON; a whole number that no float holds is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, float) or abs(value) <= sys.float_info.max
-
-
-def _digest(recipe: Recipe) -> str:
-    """Of what a run depends on, written as schema 2 did: runs begun before evidence was go on."""
-    plain = recipe.to_dict() | {"schema": 2}
-    del plain["evidence"]
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training import loop
 from completedp.training.config import TrainConfig
+from completedp.training.folder import Result
 
 RUN_OPTIONS = (
     *("seed", "clip", "micro_batch", "eval_every", "checkpoint_every", "log_every", "stop_after"),
@@ -37,7 +38,7 @@ def train(
     z_loss: float = Z_LOSS,
     quiet: bool = False,
     **options: Any,
-) -> loop.Result:
+) -> Result:
     """Train a model at a scale with a recipe, into a folder; the same call resumes.
 
     Model, data and loss are as for `search`. The other options are those of a run: seed, clip,

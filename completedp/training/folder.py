@@ -1,0 +1,160 @@
+"""A run's folder, read: whose run it holds, how far it is, and how it ended.
+
+Files may be another run's, an older version's, edited or damaged: each of these is one line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from completedp.common.errors import CompletedpError
+from completedp.common.files import read_json
+from completedp.theory.recipe import Recipe
+from completedp.training.checkpoint import find_checkpoint, read_about
+from completedp.training.config import TrainConfig, same_run
+
+STATUSES = ("ok", "diverged", "stopped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended."""
+
+    status: str
+    """ok, diverged, or stopped (before its last step; the same command goes on)."""
+    steps: int
+    tokens: int
+    train_loss: float | None
+    """Cross-entropy of the last step; None where the run diverged."""
+    valid_loss: float | None
+    """Cross-entropy on held-out text, at the end."""
+    valid_bits_per_byte: float | None
+    last_finite_loss: float | None
+    """The last one before divergence, or of all."""
+    parameters: int
+    seconds: float
+    """Of training in this process; a resumed run adds its earlier parts."""
+    critical_batch: float | None = None
+    """Tokens a step above which more of them gain little; None where it was not measured."""
+    critical_batch_error: float | None = None
+    noise_scale: float | None = None
+    """The same of plain gradients: B_simple. noise.py has what differs."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def finished_run(folder: Path, config: TrainConfig, identity: dict[str, str]) -> Result | None:
+    """The result of a finished run of this config; a different run in the folder is an error."""
+    if not (folder / "config.json").exists():
+        return None
+    old = read_json(folder / "config.json", "run's config")
+    new = json.loads(json.dumps(config.to_dict()))
+    differs = same_run(old, new)
+    if differs is not None:
+        raise CompletedpError(
+            f"{str(folder)!r} holds another run: its {differs} is {old.get(differs)!r}, "
+            f"here it is {new.get(differs)!r}; choose another --out"
+        )
+    for key, value in identity.items():
+        if old.get(key) != value:
+            what = key.removesuffix("_digest")
+            raise CompletedpError(
+                f"{str(folder)!r} holds another run: its {what} had other contents; "
+                "choose another --out"
+            )
+    if not (folder / "result.json").exists():
+        return None
+    result = read_result(folder / "result.json")
+    return None if result.status == "stopped" else result
+
+
+def steps_done(config: TrainConfig) -> int:
+    """Steps of a run that are behind it: those of its checkpoint, or of its result."""
+    folder = Path(config.out).expanduser()
+    try:
+        if (folder / "result.json").exists():
+            result = read_result(folder / "result.json")
+            if result.status != "stopped":
+                return result.steps
+        checkpoint = find_checkpoint(folder)
+        return 0 if checkpoint is None else read_about(checkpoint).step
+    except (CompletedpError, OSError):  # which `train` says
+        return 0
+
+
+def check_own(checkpoint: Path, identity: dict[str, Any]) -> None:
+    """Raise where a checkpoint was written by another run; older ones do not say."""
+    theirs = read_about(checkpoint).run
+    if theirs is None:
+        return
+    for key, value in identity.items():
+        if theirs.get(key) != value:
+            what = key.removesuffix("_digest")
+            raise CompletedpError(
+                f"the checkpoint {str(checkpoint)!r} is of another run, whose {what} was another: "
+                "choose another --out, or remove the checkpoint to start over"
+            )
+
+
+def check_extra(checkpoint: Path, extra: dict[str, Any]) -> None:
+    """Raise unless what went along with a checkpoint is what `_Run` puts there."""
+    noise: Any = extra.get("noise", [])
+    good = (
+        _is_number(extra.get("seconds", 0.0))
+        and all(
+            extra.get(key) is None or _is_number(extra[key])
+            for key in ("first_loss", "last_finite_loss")
+        )
+        and isinstance(noise, list)
+        and all(isinstance(row, list) and len(row) == 4 for row in noise)
+        and all(_is_number(x) and math.isfinite(x) for row in noise for x in row)
+    )
+    if not good:
+        raise CompletedpError(
+            f"{str(checkpoint)!r} is damaged: what it says of the run ({extra!s:.60}) cannot be; "
+            "remove it to start over"
+        )
+
+
+def read_result(path: Path) -> Result:
+    """A run's result, if it is one: a file may have been edited."""
+    saved = read_json(path, "run's result")
+    known = {field.name: field for field in fields(Result)}
+    needed = {name for name, field in known.items() if field.default is MISSING}
+    good = needed <= saved.keys() <= known.keys() and saved["status"] in STATUSES
+    for name, value in saved.items():
+        kind = "" if name not in known else str(known[name].type)
+        absent = value is None and "None" in kind
+        whole = "int" not in kind or isinstance(value, int)
+        good = good and (name == "status" or absent or (_is_finite(value) and whole))
+    if not good:
+        raise CompletedpError(
+            f"{str(path)!r} is not a run's result: remove it, and the same command makes it again"
+        )
+    return Result(**saved)
+
+
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and math.isfinite(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Of JSON; a whole number that no float holds is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Of what a run depends on, written as schema 2 did: runs begun before evidence was go on."""
+    plain = recipe.to_dict() | {"schema": 2}
+    del plain["evidence"]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
