@@ -137,6 +137,12 @@ def test_memory_that_was_not_tried_is_said_to_be_more(
         (f"search start --data DATA --trials 5 --store OUT/s.db {SIZES}", 5),
         # Three octaves, two seeds, two widths.
         (f"sweep --data DATA --out OUT/sweep --factors 1 2 --octaves -1 0 1 --seeds 2 {SIZES}", 12),
+        # Three rates, two seeds, tokens x1 and x2, and the run for the gradient's noise.
+        (
+            f"fit-horizon --data DATA --out OUT/fit.json --factors 1 2 --batch-factors 1 "
+            f"--octaves -1 0 1 --seeds 2 {SIZES}",
+            13,
+        ),
         (f"train --data DATA --out OUT/run --recipe OWN {SIZES}", 1),
         ("figure lr-width --out OUT/figures", None),
     ],

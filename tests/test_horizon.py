@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,23 @@ from completedp.common.errors import CompletedpError
 from completedp.evidence import horizon
 from completedp.evidence.config import HorizonGrid
 from completedp.evidence.exponents import Fit, Size, fit_exponent
-from completedp.evidence.horizon import BATCH, BOTH, TOKENS, fit_horizon, judge_horizon
+from completedp.evidence.horizon import (
+    BATCH,
+    BOTH,
+    TOKENS,
+    fit_horizon,
+    horizon_left,
+    judge_horizon,
+)
 from completedp.evidence.horizon_result import HorizonResult
 from completedp.lm.reference import meta_model
 from completedp.lm.transformer import ModelConfig
 from completedp.studies import worker
+from completedp.studies.run import start
 from completedp.studies.store import Store, TrialRow
 from completedp.theory.horizon import critical_batch
 from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
 from completedp.training.folder import Result
 from completedp.training.slots import Slots
 
@@ -247,6 +257,17 @@ def fitted(data: str, out: Path, **changes: Any) -> HorizonResult:
     return fit_horizon(None, data=data, out=out, **(plain | changes))
 
 
+def left_of(data: str, out: Path) -> Mapping[Scale, int]:
+    """What of the largest fit below is still to train."""
+    grid = HorizonGrid(
+        factors=(1, 2), batch_factors=(1, 2), batch_growth=1.0, octaves=(-2.0, 0.0, 2.0), seeds=2
+    )
+    task, recipe = start(
+        None, data, base=None, recipe=make_recipe(), context=CONTEXT, eval_examples=8
+    )
+    return horizon_left(grid, task, recipe, out, None).left
+
+
 def trials_in(folder: Path) -> list[TrialRow]:
     with Store(str(folder / "horizon.db"), create=False) as store:
         return store.study("horizon").trials()
@@ -261,6 +282,8 @@ def test_a_fit_from_end_to_end(data: str, tmp_path: Path) -> None:
     found = fitted(data, tmp_path / "fit.json", batch_factors=(1, 2), batch_growth=1.0, noise=True)
     assert found.both is not None
     assert found.batch is not None
+    assert not left_of(data, tmp_path / "fit.json")
+    assert sum(left_of(data, tmp_path / "new.json").values()) == 4 * 6 + 1
     # The base of all three, tokens x2, both x2, batch x2: 3 rates x 2 seeds each.
     assert len(trials_in(tmp_path / "fit")) == 4 * 6
     assert (losses(found.tokens)[0] == losses(found.batch)[0]).all()

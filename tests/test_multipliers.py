@@ -139,8 +139,10 @@ class PostNormModel(nn.Module):
         return self.lm_head(self.norm(x))
 
 
-def post_norm_plan(way: str, gains: bool) -> Plan:
+def post_norm_plan(way: str, gains: bool, **tuned: float) -> Plan:
     recipe = cdp.Recipe.for_model(PostNormModel(64, 2), scale(), lr=2**-7)
+    log2 = {f"residual/type/{branch}": octaves for branch, octaves in tuned.items()}
+    recipe = replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
     model = PostNormModel(64, 4)
     for layer in model.layers if not gains else ():
         for name in ("post_attention_layernorm", "post_feedforward_layernorm"):
@@ -268,13 +270,11 @@ def test_a_folded_post_norm_model_is_a_plain_checkpoint(tmp_path: Path) -> None:
     assert not hooked(found)
 
 
-def test_each_branch_has_its_own_hook() -> None:
+@pytest.mark.parametrize("gains", [True, False])
+def test_each_branch_has_its_own_hook(gains: bool) -> None:
     """Branches that are tuned apart have factors of their own, in the attention's norm and the
-    MLP's."""
-    recipe = cdp.Recipe.for_model(PostNormModel(64, 2), scale(), lr=2**-7)
-    tuned = replace(recipe.hyperparameters, log2={"residual/type/attn": 2.0})
-    recipe = replace(recipe, hyperparameters=tuned)
-    found = plan(PostNormModel(64, 4), recipe, scale(depth=4), multipliers="hook")
+    MLP's, be they norms with gains or without."""
+    found = post_norm_plan("hook", gains, attn=2.0)
     factors = {path: factor for path, factor in hooked(found).items() if "layers.0." in path}
     assert factors == {
         "layers.0.post_attention_layernorm": 2.0,

@@ -48,7 +48,7 @@ from completedp.studies.candidates import (
 )
 from completedp.studies.export import export_csv, export_optuna
 from completedp.studies.ladder import START, Kept
-from completedp.studies.run import Best, best
+from completedp.studies.run import Best, best, trials_for_best
 from completedp.studies.status import _rate, status
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
@@ -501,6 +501,42 @@ def test_a_ladder_that_was_stopped_goes_on(data: str, store: Store) -> None:
     again = best(study, objective, rungs=[longer(2)], seeds=2)
     assert len(trained) == 3
     assert [rung.to_dict() for rung in again.rungs] == [rung.to_dict() for rung in whole.rungs]
+
+
+@pytest.mark.parametrize("rungs", [[], [2], [2, 4]])
+def test_what_a_ladder_takes_is_known_before(data: str, store: Store, rungs: list[int]) -> None:
+    """No more trials are trained than was said, and on the first rung as many as was said, where
+    afterwards none is left."""
+    study = make_study(store, data, trials=8, space="global", tunables=("lr",))
+    planted(study, data, [2.5, 2.0])
+    objective = objective_of(study, data, slots=2)
+    scales = [longer(factor) for factor in rungs]
+    before = trials_for_best(study, objective, rungs=scales, seeds=2)
+    best(study, objective, rungs=scales, seeds=2)
+    note = study.get_note(Kept.NOTE) or {}
+    assert len(note) <= sum(before.values())
+    first = scales[0] if scales else BASE
+    assert before[first] == 2 * len(candidates(study, objective))
+    assert first not in trials_for_best(study, objective, rungs=scales, seeds=2)
+
+
+def test_a_ladder_that_is_only_asked_for_its_cost(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`search best --dry-run` says what it would take, and measures and writes nothing."""
+    path = str(tmp_path / "s.db")
+    with Store(path) as store:
+        study = make_study(store, data, trials=8, space="global", tunables=("lr",))
+        planted(study, data, [2.5, 2.0])
+        options: dict[str, Any] = {"slots": 2, "device": "cpu", "compile": False}
+        out = tmp_path / "best.json"
+        verb = BestVerb(
+            store=path, data=data, out=str(out), rungs=("tokens=2",), dry_run=True, **options
+        )
+        assert verb.run() == 0
+        assert "cost: " in capsys.readouterr().out
+        assert study.get_note(Kept.NOTE) is None
+    assert not out.exists()
 
 
 def test_a_real_best(data: str, store: Store) -> None:

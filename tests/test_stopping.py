@@ -157,6 +157,8 @@ def test_diverged_trials_change_nothing() -> None:
             each.tell(seed, POINT, curve.losses, curve.end, "ok")
         length = int(rng.integers(0, steps))
         wild = np.where(rng.random(length) < 0.5, 1e9, -1e9)
+        if length % 2:  # judged here while it ran, when nothing was wrong with it yet
+            other.hopeless([(1000 + seed, parallel(9.0, steps).losses[:60])])
         other.tell(1000 + seed, POINT, wild, math.inf, "diverged")
     for end in np.linspace(2.5, 4.5, 20):
         losses = parallel(float(end), steps).losses[:60].tolist()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long
+from completedp.cli.costs import CostOptions, PatientOptions, print_estimate, refuse_if_long
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
@@ -244,7 +244,7 @@ class ReleaseVerb(Place):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestVerb(Place, WorkerConfig, Sources):
+class BestVerb(Place, WorkerConfig, Sources, CostOptions):
     """Measure what a study recommends on fresh seeds, against its start, and write the recipe."""
 
     resumes: ClassVar[bool] = True
@@ -257,13 +257,18 @@ class BestVerb(Place, WorkerConfig, Sources):
     json: bool = False
     """Print JSON."""
 
+    def __post_init__(self) -> None:
+        Sources.__post_init__(self)
+        CostOptions.__post_init__(self)
+
     def run(self) -> int:
         """Measure, choose and write."""
         from completedp.studies.objective import Objective
-        from completedp.studies.run import best
+        from completedp.studies.run import best, trials_for_best
         from completedp.studies.session import shown_rungs
         from completedp.studies.store import Store
         from completedp.tasks.data import DEFAULT_CONTEXT
+        from completedp.training.estimate import estimate_trials, say_estimate
 
         if self.seeds < 1:
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
@@ -274,6 +279,11 @@ class BestVerb(Place, WorkerConfig, Sources):
             study = store.study(self.study)
             objective = Objective.of(study, sources, options)
             rungs = [objective.recipe.base.times(each) for each in ratios]
+            most = trials_for_best(study, objective, rungs=rungs, seeds=self.seeds)
+            estimated = estimate_trials(objective.runner, objective.recipe, most, peak=self.peak)
+            if self.dry_run:
+                return print_estimate(estimated, self.json)
+            say_estimate(estimated)
             found = best(study, objective, rungs=rungs, seeds=self.seeds, progress=progress)
         found.recipe.save(out)
         if self.json:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -39,8 +40,9 @@ from completedp.evidence.plots import horizon_svg
 from completedp.evidence.sweep import Point
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
-from completedp.studies.listed import listed_losses, listed_spec, plan_of
-from completedp.studies.run import open_study, start, start_from
+from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
+from completedp.studies.outlook import Outlook, outlook
+from completedp.studies.run import open_study, start
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
 from completedp.tasks.config import EVAL_EXAMPLES
@@ -51,7 +53,9 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training import loop
 from completedp.training.config import TrainConfig
-from completedp.training.folder import Result
+from completedp.training.estimate import estimate_trials, say_estimate
+from completedp.training.folder import Result, steps_done
+from completedp.training.runner import Runner
 
 STUDY = "horizon"
 COORDINATES = ("lr/global",)
@@ -117,14 +121,31 @@ def fit_horizon(
         overrides=overrides,
     )
     options = WorkerConfig(slots=slots, device=device, compile=compile)
+    if not quiet:
+        left = horizon_left(grid, task, begin, Path(out), store).left
+        runner = Runner(task, slots=slots, device=device, compile=compile)
+        say_estimate(estimate_trials(runner, begin, left))
     return run_horizon(grid, task, begin, Path(out), options, store=store, quiet=quiet)
 
 
-def fit_horizon_from(config: HorizonConfig, options: WorkerConfig) -> HorizonResult:
-    """The fit that a config asks for."""
-    task, recipe = start_from(config)
-    grid = HorizonGrid(**{name: getattr(config, name) for name in HorizonGrid.__dataclass_fields__})
-    return run_horizon(grid, task, recipe, Path(config.out), options, store=config.store)
+def grid_of(config: HorizonConfig) -> HorizonGrid:
+    """The part of a config that is the grid."""
+    return HorizonGrid(**{name: getattr(config, name) for name in HorizonGrid.__dataclass_fields__})
+
+
+def horizon_left(
+    grid: HorizonGrid, task: Task, recipe: Recipe, out: Path, store: str | None
+) -> Outlook:
+    """What a fit has still to train, with the run for the gradient's noise."""
+    _check(recipe, out)
+    spec, folder = listed_spec(task, recipe, COORDINATES), _folder(out)
+    wanted = _wanted(grid, spec, task, _curves(grid, recipe))
+    ahead = outlook(trials_by_scale(spec, task, wanted.values()), _store(folder, store), STUDY)
+    noise = _noise_config(task, recipe, folder) if grid.noise else None
+    if noise is None or steps_done(noise) == recipe.base.steps:
+        return ahead
+    left = Counter(ahead.left) + Counter([recipe.base])
+    return replace(ahead, left=dict(left))
 
 
 def run_horizon(
@@ -138,14 +159,13 @@ def run_horizon(
     quiet: bool = False,
 ) -> HorizonResult:
     """Run what is not yet run, fit, and write the recipe, verdict.json and horizon.svg."""
-    out = out.expanduser()
     _check(recipe, out)
-    folder = out.with_suffix("")
+    folder = _folder(out)
     spec = listed_spec(task, recipe, COORDINATES)
-    curves = {what: _scales(grid, recipe, what) for what in (TOKENS, BOTH, BATCH)}
-    wanted = _wanted(grid, spec, task, curves)  # what cannot be trained is said before anything is
+    # What cannot be trained is said before anything is.
+    wanted = _wanted(grid, spec, task, _curves(grid, recipe))
     with only_process(folder):
-        with Store(store or str(folder / "horizon.db")) as opened:
+        with Store(_store(folder, store)) as opened:
             study = open_study(opened, STUDY, spec)
             done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
@@ -154,7 +174,7 @@ def run_horizon(
         write_text_atomically(folder / "verdict.json", text + "\n")
         if find_spec("matplotlib") is not None:
             write_text_atomically(folder / "horizon.svg", horizon_svg(result))
-        result.recipe.save(out)
+        result.recipe.save(out.expanduser())
     return result
 
 
@@ -205,6 +225,20 @@ def _check(recipe: Recipe, out: Path) -> None:
             "leaves tokens or batch out: there is no exponent to fit but of completedp's rules "
             "along both"
         )
+
+
+def _folder(out: Path) -> Path:
+    """Where all goes but the recipe."""
+    return out.expanduser().with_suffix("")
+
+
+def _store(folder: Path, store: str | None) -> str:
+    return store or str(folder / "horizon.db")
+
+
+def _curves(grid: HorizonGrid, recipe: Recipe) -> dict[str, dict[float, Scale]]:
+    """What is trained along every line of growth."""
+    return {what: _scales(grid, recipe, what) for what in (TOKENS, BOTH, BATCH)}
 
 
 def _scales(grid: HorizonGrid, recipe: Recipe, what: str) -> dict[float, Scale]:
@@ -290,26 +324,30 @@ def _holds_to(fit: Fit) -> float | None:
 def _noise_run(
     task: Task, recipe: Recipe, folder: Path, options: WorkerConfig, quiet: bool
 ) -> Result | None:
-    """One ordinary run of the base, with the gradient's noise measured on the way.
+    """One ordinary run of the base, with the gradient's noise measured on the way."""
+    config = _noise_config(task, recipe, folder)
+    if config is None:
+        return None
+    config = replace(config, device=options.device)
+    return loop.train(config, task=task, recipe=recipe, quiet=quiet)
 
-    A loss of the user's own need not be a mean over examples, and is not cut.
-    """
+
+def _noise_config(task: Task, recipe: Recipe, folder: Path) -> TrainConfig | None:
+    """That run; None for a loss of the user's own, which need not be a mean over examples."""
     if task.loss is not None:
         return None
     sizes: dict[str, Any] = recipe.base.to_dict()
-    config = TrainConfig(
+    return TrainConfig(
         data=task.data.name,
         out=str(folder / "noise"),
         model=None if task.name == REFERENCE else task.name,
         context=task.data.unit,
         eval_sequences=task.eval_examples,
         z_loss=task.z_loss,
-        device=options.device,
         noise_every=max(1, recipe.base.steps // _MEASUREMENTS),
         checkpoint_every=max(1, recipe.base.steps // 4),
         **sizes,
     )
-    return loop.train(config, task=task, recipe=recipe, quiet=quiet)
 
 
 def _fitted_recipe(result: HorizonResult) -> Recipe:

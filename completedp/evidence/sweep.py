@@ -27,7 +27,7 @@ from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
-from completedp.studies.listed import identity, listed_losses, listed_spec, plan_of
+from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
 from completedp.studies.outlook import outlook
 from completedp.studies.run import open_study, start, start_from
 from completedp.studies.spec import Site, StudySpec
@@ -171,14 +171,9 @@ def grid_of(config: SweepConfig) -> SweepGrid:
 
 
 def sweep_trials(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Scale, int]:
-    """How many trials a sweep trains at each scale; those that are the same count once."""
+    """How many trials a sweep trains at each scale."""
     spec = _spec(grid, task, recipe)
-    distinct: dict[Scale, set[Any]] = {}
-    for wanted in _wanted(grid, spec, task).values():
-        if wanted.seed == 0:
-            same = identity(plan_of(spec, task, wanted))
-            distinct.setdefault(wanted.site.scale, set()).add(same)
-    return {scale: grid.seeds * len(found) for scale, found in distinct.items()}
+    return trials_by_scale(spec, task, _wanted(grid, spec, task).values())
 
 
 def store_of(out: Path, store: str | None) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from completedp.common.errors import CompletedpError
@@ -58,6 +58,29 @@ class Kept:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def trials_to_climb(
+    candidates: Mapping[str, Recipe],
+    scales: Sequence[Scale],
+    *,
+    seeds: int,
+    kept: Kept,
+    of_them: int | None = None,
+) -> dict[Scale, int]:
+    """How many trials `climb` trains at each scale, at most: who goes on is not known before.
+
+    `of_them` are as many as climb at all.
+    """
+    most = min(of_them or len(candidates), len(candidates))
+    counts: dict[Scale, int] = {}
+    for height, scale in enumerate(scales):
+        fresh = _fresh_seeds(seeds, height)
+        pairs = [(recipe, seed) for recipe in candidates.values() for seed in fresh]
+        known = sum(kept.get(recipe, scale, seed) is not None for recipe, seed in pairs)
+        counts[scale] = counts.get(scale, 0) + max(0, most * seeds - known)
+        most = min(most, math.ceil(most / 2) + 1)
+    return counts
+
+
 def climb(
     runner: Runner,
     candidates: dict[str, Recipe],
@@ -76,8 +99,7 @@ def climb(
                 raise CompletedpError(f"{name} cannot be carried to {scale}: {error}") from None
     rungs = []
     for height, scale in enumerate(scales):
-        fresh = [_FRESH + seeds * height + seed for seed in range(seeds)]
-        rung = measure(runner, candidates, scale, fresh, progress, kept)
+        rung = measure(runner, candidates, scale, _fresh_seeds(seeds, height), progress, kept)
         rungs.append(rung)
         order = [standing.candidate for standing in rung.standings]
         good = {*order[: math.ceil(len(order) / 2)], START}
@@ -85,6 +107,11 @@ def climb(
         if list(candidates) == [START]:  # nothing is left to compare it with
             break
     return rungs
+
+
+def _fresh_seeds(seeds: int, height: int) -> range:
+    """Those of a rung."""
+    return range(_FRESH + seeds * height, _FRESH + seeds * (height + 1))
 
 
 def measure(

@@ -6,7 +6,8 @@ once, whoever asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,10 +20,11 @@ from completedp.studies.engines import Bounds
 from completedp.studies.objective import Objective
 from completedp.studies.session import work_shown
 from completedp.studies.space import Space, check_coordinates
-from completedp.studies.spec import StudySpec
+from completedp.studies.spec import Site, StudySpec
 from completedp.studies.study import Study
 from completedp.tasks.task import Task
 from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
 
 Name = TypeVar("Name")
 _REACH = 64.0
@@ -49,6 +51,18 @@ def plan_of(spec: StudySpec, task: Task, wanted: Wanted) -> Plan:
     point = spec.space.bounds.start + wanted.octaves
     moved = wanted.site.recipe(spec.space.recipe(spec.recipe, point))
     return task.plan(moved, wanted.site.scale)
+
+
+def trials_by_scale(spec: StudySpec, task: Task, wanted: Iterable[Wanted]) -> dict[Scale, int]:
+    """How many trials are trained at each scale; those that are the same count once."""
+    values: dict[tuple[Site, tuple[float, ...]], Any] = {}
+    distinct = set()
+    for each in wanted:
+        place = each.site, each.octaves
+        if place not in values:
+            values[place] = identity(plan_of(spec, task, each))
+        distinct.add((each.site.scale, values[place], each.seed))
+    return dict(Counter(scale for scale, _, _ in distinct))
 
 
 def list_trials(

@@ -14,7 +14,7 @@ from completedp.common.errors import CompletedpError
 from completedp.studies.candidates import candidates
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.config import BaseConfig, StudyConfig
-from completedp.studies.ladder import START, Kept, climb
+from completedp.studies.ladder import START, Kept, climb, trials_to_climb
 from completedp.studies.objective import Objective, search_spec
 from completedp.studies.spec import StudySpec
 from completedp.studies.spent import device_seconds, ladder_time
@@ -135,6 +135,14 @@ def _shown(value: float, error: float) -> str:
     return f"{value:.4f} +- {error:.4f}" if math.isfinite(error) else f"{value:.4f}"
 
 
+def _check_is_search(study: Study, objective: Objective) -> None:
+    if objective.spec.engine == CELLS:
+        raise CompletedpError(
+            f"the study {study.name!r} is a list of trials at several scales, not a search: its "
+            "verdict is what the command that listed them prints"
+        )
+
+
 def _evidence(
     study: str,
     objective: Objective,
@@ -174,6 +182,18 @@ def _was_evidence(key: str) -> bool:
     return key.startswith("rung_") or key in ("study", "engine", "space", "trials", "chosen")
 
 
+def trials_for_best(
+    study: Study, objective: Objective, *, rungs: Sequence[Scale] = (), seeds: int = 4
+) -> dict[Scale, int]:
+    """How many trials `best` trains at each scale, at most."""
+    _check_is_search(study, objective)
+    base, found, kept = objective.recipe.base, candidates(study, objective), Kept(study)
+    most = Counter(trials_to_climb(found, rungs or [base], seeds=seeds, kept=kept))
+    if rungs:  # then the winner and the start at the base
+        most += Counter(trials_to_climb(found, [base], seeds=seeds, kept=kept, of_them=2))
+    return {scale: count for scale, count in most.items() if count}
+
+
 def best(
     study: Study,
     objective: Objective,
@@ -188,11 +208,7 @@ def best(
     so. Nobody is left out for a loss at the base, where only the winner and the start are measured,
     unless it is the only rung.
     """
-    if objective.spec.engine == CELLS:
-        raise CompletedpError(
-            f"the study {study.name!r} is a list of trials at several scales, not a search: its "
-            "verdict is what the command that listed them prints"
-        )
+    _check_is_search(study, objective)
     base, found, kept = objective.recipe, candidates(study, objective), Kept(study)
 
     def climbed_by(candidates: dict[str, Recipe], scales: Sequence[Scale]) -> list[Rung]:

@@ -17,7 +17,7 @@ from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.objective import Objective, search_spec
 from completedp.studies.outlook import left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
-from completedp.studies.run import Best, best, open_study, start
+from completedp.studies.run import Best, best, open_study, start, trials_for_best
 from completedp.studies.status import Status, status
 from completedp.studies.store import Store, Study, TrialRow
 from completedp.studies.worker import Fold, Progress, work
@@ -138,6 +138,9 @@ class Search:
 
     def ladder(self, rungs: Sequence[Scale] = (), *, seeds: int = 4, quiet: bool = False) -> Best:
         """The same, with every candidate's losses on every rung."""
+        if not quiet:
+            trials = trials_for_best(self.study, self.objective, rungs=rungs, seeds=seeds)
+            say_estimate(estimate_trials(self.objective.runner, self.objective.recipe, trials))
         with shown_rungs(quiet=quiet) as progress:
             return best(self.study, self.objective, rungs=rungs, seeds=seeds, progress=progress)
 
