@@ -6,7 +6,7 @@
 Every recipe (a file or the name of one that ships) is carried to one scale, for the reference
 model and for a Qwen3 (SwiGLU, grouped queries), and trained there on several seeds: on every text
 that is given, a folder of `completedp data`. The losses are comparable, each recipe's own: its
-schedule and the size of its heads go with it.
+schedule and the size of its heads go with it. Recipes with heads of one size train side by side.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import json
 import math
 import statistics
 import warnings
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from completedp.theory.scale import Scale
 from completedp.training.runner import Runner
 
 CONTEXT = 256
-TARGET = Scale(width=256, depth=8, batch=32 * CONTEXT, tokens=32 * CONTEXT * 4096)
+TARGET = Scale(width=256, depth=8, batch=32 * CONTEXT, tokens=32 * CONTEXT * 2048)
 FIRST_SEED = 7_000_000
 
 
@@ -49,22 +51,28 @@ def qwen3(vocab: int, head_dim: int) -> HuggingFace:
     return HuggingFace("hf:qwen3", config, vocab)
 
 
-def task_of(model: str, recipe: Recipe, text: str) -> Task:
-    """What is trained with a recipe."""
-    head_dim = recipe.head_dim or 64
+def task_of(model: str, head_dim: int, text: str) -> Task:
+    """What is trained."""
     options: dict[str, Any] = {"context": CONTEXT}
     if model == "reference":
         return make_task(None, text, shape=Shape(head_dim=head_dim), **options)
     return make_task(qwen3(Manifest.load(Path(text)).vocab, head_dim), text, **options)
 
 
-def losses_of(task: Task, recipe: Recipe, scale: Scale, seeds: int, device: str) -> list[float]:
-    """On fresh seeds; infinite where a run diverged."""
+def losses_of(
+    task: Task, recipes: Mapping[str, Recipe], scale: Scale, seeds: int, device: str
+) -> dict[str, list[float]]:
+    """Of every recipe on fresh seeds; infinite where a run diverged."""
     runner = Runner(task, device=device, compile=device != "cpu")
-    trials = [runner.trial(recipe, scale, FIRST_SEED + i, i) for i in range(seeds)]
-    found = [math.inf] * seeds
-    for outcome in runner.run(trials, scale, count=seeds):
-        found[outcome.key] = outcome.loss
+    trials = [
+        runner.trial(recipe, scale, FIRST_SEED + i, (name, i))
+        for name, recipe in recipes.items()
+        for i in range(seeds)
+    ]
+    found = {name: [math.inf] * seeds for name in recipes}
+    for outcome in runner.run(trials, scale, count=len(trials)):
+        name, i = outcome.key
+        found[name][i] = outcome.loss
     return found
 
 
@@ -81,19 +89,21 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # cautions, and types that a recipe does not know
     scale = Scale(width=128, depth=2, batch=256, tokens=256 * 130) if args.tiny else TARGET
+    by_heads: dict[int, dict[str, Recipe]] = {}
+    for named in args.recipes:
+        recipe = Recipe.find(named)
+        by_heads.setdefault(recipe.head_dim or 64, {})[Path(named).stem] = recipe
     rows = []
     print(f"at {scale}, {args.seeds} seeds")
-    for name, text in (pair.split("=", 1) for pair in args.texts):
-        for model in args.models:
-            for named in args.recipes:
-                recipe = Recipe.find(named)
-                task = task_of(model, recipe, text)
-                losses = losses_of(task, recipe, scale, args.seeds, args.device)
-                error = statistics.stdev(losses) / math.sqrt(len(losses)) if args.seeds > 1 else 0.0
-                mean = statistics.fmean(losses)
-                print(f"  {name:<10} {model:<10} {named:<40} {mean:.4f} +- {error:.4f}", flush=True)
-                rows.append({"text": name, "model": model, "recipe": named, "losses": losses})
-                args.out.write_text(json.dumps({"scale": scale.to_dict(), "runs": rows}, indent=1))
+    texts = [pair.split("=", 1) for pair in args.texts]
+    for (name, text), model, (heads, recipes) in product(texts, args.models, by_heads.items()):
+        found = losses_of(task_of(model, heads, text), recipes, scale, args.seeds, args.device)
+        for named, losses in found.items():
+            error = statistics.stdev(losses) / math.sqrt(len(losses)) if args.seeds > 1 else 0.0
+            mean = statistics.fmean(losses)
+            print(f"  {name:<10} {model:<10} {named:<24} {mean:.4f} +- {error:.4f}", flush=True)
+            rows.append({"text": name, "model": model, "recipe": named, "losses": losses})
+        args.out.write_text(json.dumps({"scale": scale.to_dict(), "runs": rows}, indent=1))
 
 
 if __name__ == "__main__":
