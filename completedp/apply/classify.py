@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -22,6 +22,7 @@ from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.names import canonical_name as canonical_name
 from completedp.apply.settings import declared_head_dim
 from completedp.apply.structure import Place, Structure, fans, gain_offset, is_norm
+from completedp.apply.unknown import Suggestion, check_known, suggest
 from completedp.common.errors import CompletedpError
 from completedp.theory.overrides import check_overrides, merged
 from completedp.theory.roles import MODULE_TYPES, Width, is_bias, width_of_type
@@ -52,15 +53,44 @@ def classify(
     >>> found.width, found.depth, found[2].name, found[2].type, found[2].role.value
     (128, 2, 'blocks.0.attn.qkv.weight', 'qkv', 'hidden_weight')
     """
+    return read(model, overrides, inherited=inherited).whole()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What is known of a model, and the tensors that nobody can classify."""
+
+    known: ModelMap
+    unknown: tuple[Place, ...]
+    suggestions: tuple[Suggestion, ...]
+    """Overrides that would name them."""
+    overrides: Mapping[str, str]
+    """Those that were given."""
+
+    def whole(self) -> ModelMap:
+        """The map of all of the model; an error where tensors are missing from it."""
+        check_known(self.unknown, self.suggestions, self.overrides)
+        return self.known
+
+
+def read(
+    model: nn.Module,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    inherited: Mapping[str, str] | None = None,
+) -> Reading:
+    """As `classify`, but for tensors that nobody can classify, which it gives beside the others."""
     tried = merged(overrides or {}, inherited or {})
     check_overrides(tried)
     every_name = [canonical_name(name) for name, _ in model.named_parameters()]
     structure = Structure(model, {n for n in every_name if _override(n, tried)})
     cautions.check_structure(structure)
     for message in cautions.own_scale_cautions(model):
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(message, stacklevel=3)
     evidence = Evidence(structure, head_dim=declared_head_dim(model))
-    unused, found, unknown = set(tried), [], []
+    unused = set(tried)
+    found: list[TensorInfo] = []
+    unknown: list[Place] = []
     drawn = any(p.ndim > 1 and not is_constant(p) for _, p in structure.places())
     later = {place.name for place, _ in structure.shared}
     for place, parameter in structure.places():
@@ -76,7 +106,7 @@ def classify(
         else:
             decision = evidence.decide(place)
         if decision is None:
-            unknown.append(f"{place.name} {list(place.shape)}")
+            unknown.append(place)
             continue
         found.append(
             TensorInfo(
@@ -92,10 +122,15 @@ def classify(
                 padding=getattr(place.owner, "padding_idx", None),
             )
         )
-    _check_known(unknown)
     _check_used(unused, structure, may_be_shadowed=inherited or {})
     _check_names(found)
-    return ModelMap(model, structure, found)
+    types = {tensor.type for tensor in found}
+    return Reading(
+        known=ModelMap(model, structure, found),
+        unknown=tuple(unknown),
+        suggestions=tuple(suggest(unknown, structure, evidence.may_be, taken=types)),
+        overrides=dict(overrides or {}),
+    )
 
 
 def size_of(
@@ -198,6 +233,21 @@ class Evidence:
         both = self._fans(place, module_type)
         return both is not None and both[module_type in _WRITES] == self._structure.width
 
+    def may_be(self, place: Place, module_type: str) -> bool:
+        """Whether a tensor has the dimensions of a type, and reads and writes as its matrices do."""
+        if not _has_dimensions_of(place, module_type):
+            return False
+        if not MODULE_TYPES[module_type].is_matrix:
+            return True
+        width, own = self._structure.width, fans(place.owner) if place.key == "weight" else None
+        if width is None or own is None:
+            return self._fits(place, module_type)
+        if module_type == "latent_up":  # from what is kept of a token
+            return own[0] != width
+        if module_type in _READS | _WRITES:
+            return self._fits(place, module_type)
+        return own[1] == width  # embeddings
+
     def _is_per_head(self, norm: Place) -> bool:
         """Whether a query or key norm's gain is shared by the heads: as long as one head is."""
         around = self._structure.modules.get(norm.path.rpartition(".")[0])
@@ -277,26 +327,22 @@ def _typed(place: Place, module_type: str) -> str:
 
 
 def _check_dimensions(place: Place, module_type: str, pattern: str) -> None:
+    if not _has_dimensions_of(place, module_type):
+        are = "matrices" if MODULE_TYPES[module_type].is_matrix else "vectors"
+        raise CompletedpError(
+            f"override {pattern!r}: {place.name} {list(place.shape)} cannot be of type "
+            f"{module_type!r}, whose tensors are {are}"
+        )
+
+
+def _has_dimensions_of(place: Place, module_type: str) -> bool:
     """A matrix cannot be a norm's gain, nor a vector a matrix.
 
     But experts' biases are stacked, and so are gains of queries and keys that differ by head.
     """
     role, vector = MODULE_TYPES[module_type], len(place.shape) < 2
     stacked = not vector and (is_bias(module_type) or module_type[:6] in ("q_norm", "k_norm"))
-    if role.is_matrix == vector and not stacked:
-        raise CompletedpError(
-            f"override {pattern!r}: {place.name} {list(place.shape)} cannot be of type "
-            f"{module_type!r}, whose tensors are {'matrices' if role.is_matrix else 'vectors'}"
-        )
-
-
-def _check_known(unknown: Sequence[str]) -> None:
-    if unknown:
-        shown = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if unknown[5:] else "")
-        raise CompletedpError(
-            f"cannot tell the role of {len(unknown)} tensors: {shown}; name a module type for each "
-            'with overrides={"regular expression": "type"}, types: ' + ", ".join(MODULE_TYPES)
-        )
+    return role.is_matrix != vector or stacked
 
 
 def _check_used(

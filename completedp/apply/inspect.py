@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from completedp.apply.classify import classify
-from completedp.apply.model_map import ModelMap
+from completedp.apply.classify import Reading, classify, read
+from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.probe import probe
+from completedp.apply.unknown import advice
 
 _COLUMNS = ("name", "shape", "role", "type", "layer", "width", "how")
 _NUMBERS = ("layer", "width")
+UNKNOWN = "?"
+"""In the place of a role and a type that nobody can tell."""
 
 
 def inspect_model(
@@ -27,27 +32,49 @@ def inspect_model(
     """One row for every trainable tensor, in the model's order, and what was seen by running it.
 
     The model may be on meta. Where it is too large to be run, `small` makes a small copy of it.
+    A tensor that nobody can classify is marked, with the overrides below that would name it.
     """
+    reading = read(model, overrides)
+    table = _table(tensor_rows(reading))
+    if reading.unknown:
+        return f"{table}\n\n{advice(reading.suggestions, reading.overrides)}"
+    return f"{table}\n\n{_probed(reading.known, overrides, small)}"
+
+
+def tensor_rows(reading: Reading) -> list[dict[str, Any]]:
+    """What is known of every trainable tensor, in the model's order; None where nothing is."""
+    known = {tensor.name: tensor for tensor in reading.known}
+    unknown = {place.name: place for place in reading.unknown}
+    nothing = dict.fromkeys(field.name for field in fields(TensorInfo))
+    rows = []
+    for place, _ in reading.known.structure.places():
+        if (tensor := known.pop(place.name, None)) is not None:
+            rows.append(asdict(tensor))
+        elif unknown.pop(place.name, None) is not None:
+            own = {"name": place.name, "shape": place.shape, "layer": place.layer}
+            rows.append(nothing | own)
+    return rows
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in _COLUMNS:
         justify = "right" if column in _NUMBERS else "left"
         table.add_column(column, justify=justify, no_wrap=True)
-    model_map = classify(model, overrides)
-    for tensor in model_map:
+    for row in rows:
         table.add_row(
-            tensor.name,
-            "x".join(map(str, tensor.shape)),
-            str(tensor.role),
-            tensor.type,
-            "" if tensor.layer is None else str(tensor.layer),
-            str(tensor.width),
-            tensor.how,
+            row["name"],
+            "x".join(map(str, row["shape"])),
+            row["role"] or UNKNOWN,
+            row["type"] or UNKNOWN,
+            "" if row["layer"] is None else str(row["layer"]),
+            "" if row["width"] is None else str(row["width"]),
+            row["how"] or "",
         )
     text = io.StringIO()
     # As wide as the names ask for: a name that is cut off is of no use to an override.
     Console(file=text, width=10_000, color_system=None).print(table, highlight=False)
-    table_text = "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
-    return f"{table_text}\n\n{_probed(model_map, overrides, small)}"
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
 
 
 def _probed(

@@ -15,6 +15,7 @@ from torch import nn
 from completedp.apply import names
 from completedp.apply.names import canonical_name
 from completedp.common.errors import CompletedpError
+from completedp.common.surface import command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,8 +263,8 @@ class Structure:
             lists = ", ".join(f"{path} ({len(self.modules[path]._modules)})" for path in open_lists)
             raise CompletedpError(
                 f"the model has {len(open_lists)} lists of blocks, {lists}, and depth counts one: "
-                'freeze the others, or type their tensors with overrides={"regular expression": '
-                '"type"}'
+                "freeze the others, or type their tensors with "
+                + ("--override REGEX=TYPE" if command() else 'overrides={"REGEX": "TYPE"}')
             )
         return next(iter(open_lists or found), None)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import dataclass
 from functools import partial
 
 from tyro.conf import Positional
 
 from completedp.cli.shared import Verb, print_json, register
+from completedp.common.errors import CompletedpError
 from completedp.tasks.config import untied
 from completedp.training.config import scale_like
 
@@ -15,7 +17,9 @@ from completedp.training.config import scale_like
 @register("inspect")
 @dataclass(frozen=True, kw_only=True)
 class InspectVerb(Verb):
-    """A model's tensors: role, type, layer, width, what decided each, and what running it shows."""
+    """A model's tensors: role, type, layer, width, what decided each, and what running it shows.
+
+    One that nobody can tell is marked ?, and the --override that would name it is below."""
 
     model: Positional[str]
     """hf:OWNER/NAME, hf:FOLDER (its config.json alone is read), or module:function of a scale."""
@@ -32,17 +36,26 @@ class InspectVerb(Verb):
 
     def run(self) -> int:
         """Print the table."""
-        from completedp.apply.classify import classify
-        from completedp.apply.inspect import inspect_model
-        from completedp.tasks.sources import model_from, overrides_from, small_copy
+        from completedp.apply.classify import read
+        from completedp.apply.inspect import inspect_model, tensor_rows
+        from completedp.tasks.sources import check_sizes, made_from, overrides_from, small_copy
         from completedp.theory.recipe import Recipe
 
         overrides, sizes = overrides_from(self.override), {"width": self.width, "depth": self.depth}
         scale = scale_like(Recipe.default().base, **sizes)
         source = untied(self.model, self.untie) or self.model
-        model, *_ = model_from(source, scale, sizes, overrides=overrides)
+        model = made_from(source, scale, sizes)
+        reading = read(model, overrides)
+        if not reading.unknown:
+            check_sizes(source, model, sizes, overrides=overrides)
         if self.json:
-            print_json([asdict(tensor) for tensor in classify(model, overrides)])
+            print_json(tensor_rows(reading))
         else:
             print(inspect_model(model, overrides, small=partial(small_copy, self.model)))
+        if reading.unknown:
+            sys.stdout.flush()  # what the error speaks of comes first
+            raise CompletedpError(
+                f"cannot tell the role of {len(reading.unknown)} tensors: name their types with "
+                "--override"
+            )
         return 0

@@ -24,6 +24,7 @@ from completedp.cli.shared import VERBS, Verb
 from completedp.cli.suggest import mistyped
 from completedp.common.checks import printable
 from completedp.common.errors import CompletedpError
+from completedp.common.surface import Command, running
 
 # The verbs, in the order in which help lists them: a new one is a file and a line here.
 # isort: off
@@ -62,7 +63,8 @@ def main() -> None:
             print(f"completedp {completedp.__version__}")
             sys.exit(0)
         verb = _parse(_or_help(sys.argv[1:]))
-        sys.exit(verb.run())
+        with running(Command(model=getattr(getattr(verb, "action", verb), "model", None))):
+            sys.exit(verb.run())
     except CompletedpError as error:
         _fail(str(error))
     except KeyboardInterrupt:

@@ -47,13 +47,21 @@ def model_from(
     overrides: Mapping[str, str] | None = None,
     inherited: Mapping[str, str] | None = None,
 ) -> tuple[nn.Module, int, int]:
-    """A model on the meta device, its width and its depth.
+    """A model on the meta device, its width and its depth."""
+    model = made_from(source, scale, sizes)
+    return model, *check_sizes(source, model, sizes, overrides=overrides, inherited=inherited)
+
+
+def made_from(
+    source: str | Callable[[Scale], nn.Module], scale: Scale, sizes: Mapping[str, int | None]
+) -> nn.Module:
+    """A model on the meta device.
 
     A function of nothing has one size, and a Hugging Face config is taken as it is unless `sizes`
     gives a width or a depth; all others are asked for the scale.
     """
     maker = maker_from(source) if isinstance(source, str) else source
-    shown = f"model {source[:200]!r}" if isinstance(source, str) else name_of(source)
+    shown = _shown(source)
     fixed = not isinstance(maker, HuggingFace) and not inspect.signature(maker).parameters
     with torch.device("meta"):
         try:
@@ -67,11 +75,29 @@ def model_from(
             raise CompletedpError(f"{shown}: {short(error)}") from None
     if not isinstance(model, nn.Module):
         raise CompletedpError(f"{shown} gave a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def check_sizes(
+    source: str | Callable[[Scale], nn.Module],
+    model: nn.Module,
+    sizes: Mapping[str, int | None],
+    *,
+    overrides: Mapping[str, str] | None = None,
+    inherited: Mapping[str, str] | None = None,
+) -> tuple[int, int]:
+    """A model's width and depth, which must be those of `sizes` that are given."""
     width, depth = size_of(model, overrides, inherited=inherited)
     for name, found in (("width", width), ("depth", depth)):
         if sizes.get(name) not in (None, found):
-            raise CompletedpError(f"{shown} has {name} {found}, not the {sizes[name]} asked for")
-    return model, width, depth
+            raise CompletedpError(
+                f"{_shown(source)} has {name} {found}, not the {sizes[name]} asked for"
+            )
+    return width, depth
+
+
+def _shown(source: str | Callable[[Scale], nn.Module]) -> str:
+    return f"model {source[:200]!r}" if isinstance(source, str) else name_of(source)
 
 
 def small_copy(source: str) -> nn.Module | None:

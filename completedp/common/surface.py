@@ -1,0 +1,36 @@
+"""Where users are: in Python, or at the command line, where an option is written as a flag.
+
+Errors that advise an option name it as it is typed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that is being run."""
+
+    model: str | None = None
+    """The user's own model, as `--model` names it."""
+
+
+_running: list[Command] = []
+
+
+@contextmanager
+def running(command: Command) -> Iterator[None]:
+    """While a command runs, in all of its threads."""
+    _running.append(command)
+    try:
+        yield
+    finally:
+        _running.pop()
+
+
+def command() -> Command | None:
+    """The command that is being run; None in Python."""
+    return _running[-1] if _running else None
