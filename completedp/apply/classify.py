@@ -234,7 +234,7 @@ class Evidence:
         return both is not None and both[module_type in _WRITES] == self._structure.width
 
     def may_be(self, place: Place, module_type: str) -> bool:
-        """Whether a tensor has the dimensions of a type, and reads and writes as its matrices do."""
+        """Whether a tensor has a type's dimensions, and reads and writes as its matrices do."""
         if not _has_dimensions_of(place, module_type):
             return False
         if not MODULE_TYPES[module_type].is_matrix:
