@@ -13,9 +13,11 @@ import pytest
 from completedp import __version__
 from completedp.cli.main import _parse, main, parse_count
 from completedp.cli.shared import VERBS, Verb, as_config
+from completedp.lm.transformer import ModelConfig, Transformer
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.rules import Rules
+from completedp.theory.scale import Scale
 
 ROOT = Path(__file__).parent.parent
 
@@ -98,6 +100,32 @@ def test_plan_prints_and_explains() -> None:
     assert found["ratios"] == {"width": 4, "depth": 4, "batch": 8, "tokens": 62.5}
     explained = run("plan", *sizes, "--explain", "blocks.3.mlp.down.weight").stdout
     assert "lr = 0.0051 (value) x 0.25 (width 4^-1)" in explained
+
+
+def test_plan_takes_factors_of_the_base() -> None:
+    """`4x` is four times the recipe's base, exactly the plan of the number itself."""
+    numbers = ("--width", "512", "--depth", "2", "--batch", "65536", "--tokens", "64M", "--json")
+    factors = ("--width", "2x", "--depth", "0.5x", "--batch", "4x", "--tokens", "4.0X", "--json")
+    found = run("plan", *factors)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == run("plan", *numbers).stdout
+
+
+def test_train_keeps_numbers_of_factors(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run's folder has the sizes themselves, so that a number goes on where a factor began."""
+    base = Scale(width=64, depth=2, batch=32, tokens=640)
+    model = Transformer(ModelConfig(vocab=257, width=64, depth=2))
+    Recipe.for_model(model, base, beta_rule="power").save(tmp_path / "r.json")
+    command = f"train --data {tokens} --out {tmp_path}/run --recipe {tmp_path}/r.json --context 32 "
+    command += "--eval-sequences 4 --depth"
+    code, _, error = said(f"{command} 0.5x --tokens 2x --stop-after 3", monkeypatch, capsys)
+    assert code == 0, error
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert [config[axis] for axis in ("width", "depth", "tokens")] == [None, 1, 1280]
+    code, out, error = said(f"{command} 1 --tokens 1280", monkeypatch, capsys)
+    assert (code, "(resumed at step 3)" in out) == (0, True), error
 
 
 def test_train_and_resume(tokens: str, tmp_path: Path) -> None:
@@ -201,7 +229,11 @@ def test_doctor() -> None:
         (("rules", "--parameterisation", "up"), "'up'"),
         (("frobnicate",), "frobnicate"),
         (("train", "--dta", "x"), "--data"),
-        (("plan", "--width", "12x"), "'12x'"),
+        (("plan", "--width", "12y"), "'12y'"),
+        (("plan", "--width", "yx"), "'yx' is not a factor"),
+        (("plan", "--batch", "0.3x"), "batch = 0.3x of the base's 16,384 is 4,915.2"),
+        (("plan", "--tokens", "1e400000000x"), "tokens = 1e400000000x"),
+        (("search", "start", "--data", "x", "--width", "4x"), "'4x' is not a whole number"),
         (("plan", "--width", "100"), "width 100 is not divisible by head_dim 64"),
         (("plan", "--recipe", "nowhere.json"), "'nowhere.json'"),
         (("plan", "--head-dim", "32"), "head_dim is 32 and was 64 at base"),

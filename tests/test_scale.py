@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import completedp as cdp
-from completedp.theory.scale import Ratios, Scale
+from completedp.theory.scale import Factor, Ratios, Scale
 
 NAMES = ("width", "depth", "batch", "tokens")
 sizes = st.integers(1, 10**12)
@@ -45,6 +45,28 @@ def test_ratios_of_nothing() -> None:
     """A text that names no axis is refused, and not taken for the same size."""
     for text in ("", ",", " "):
         assert repr(text) in error_of(Ratios.parse, text)
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**4), st.integers(0, 4))
+def test_a_factor_makes_what_the_arithmetic_makes(base: int, digits: int, places: int) -> None:
+    """`4x` of a base is exactly that many times it where that is whole, and else an error that
+    names the base; a ratio of the same text is the same number."""
+    text = f"{digits / 10**places:.{places}f}x"
+    whole, left = divmod(base * digits, 10**places)
+    if left:
+        assert f"{base:,}" in error_of(Factor.parse(text).of, "batch", base)
+    else:
+        assert Factor.parse(text).of("batch", base) == whole
+    assert Ratios.parse(f"batch={text}") == Ratios.parse(f"batch={text[:-1]}")
+    assert Ratios.parse(f"batch={text}").batch == digits / 10**places
+
+
+def test_resized_takes_numbers_and_factors() -> None:
+    """Sizes that are not given stay, numbers are taken, factors are of what was."""
+    base = Scale(width=256, depth=4, batch=1024, tokens=4096)
+    found = base.resized(width=512, depth=None, batch=Factor("0.5"))
+    assert found == Scale(width=512, depth=4, batch=512, tokens=4096)
+    assert "width" in error_of(base.resized, width=Factor("nan"))
 
 
 def test_fewer_tokens_than_a_batch_is_an_error() -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,7 @@ def command(
 ) -> tuple[Any, str, str]:
     """Exit code, output and errors of a command, in this process."""
     monkeypatch.setattr(sys, "argv", ["completedp", *words])
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main sets its own
     with pytest.raises(SystemExit) as stopped:
         main()
     said = capsys.readouterr()

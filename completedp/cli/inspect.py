@@ -11,7 +11,6 @@ from tyro.conf import Positional
 from completedp.cli.shared import Verb, print_json, register
 from completedp.common.errors import CompletedpError
 from completedp.tasks.config import untied
-from completedp.training.config import scale_like
 
 
 @register("inspect")
@@ -42,7 +41,7 @@ class InspectVerb(Verb):
         from completedp.theory.recipe import Recipe
 
         overrides, sizes = overrides_from(self.override), {"width": self.width, "depth": self.depth}
-        scale = scale_like(Recipe.default().base, **sizes)
+        scale = Recipe.default().base.resized(**sizes)
         source = untied(self.model, self.untie) or self.model
         model = made_from(source, scale, sizes)
         reading = read(model, overrides)

@@ -25,6 +25,7 @@ from completedp.cli.suggest import mistyped
 from completedp.common.checks import printable
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import Command, running
+from completedp.theory.scale import Factor, Size
 
 # The verbs, in the order in which help lists them: a new one is a file and a line here.
 # isort: off
@@ -106,6 +107,13 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
+def parse_size(text: str) -> Size | None:
+    """A whole number, a factor of the base (4x), or None, which is the default."""
+    if text == "None":
+        return None
+    return Factor.parse(text) if text[-1:] in ("x", "X") else parse_count(text)
+
+
 def _parse(arguments: list[str]) -> Verb:
     """tyro's parse, its boxed errors made one line."""
     registry = tyro.constructors.ConstructorRegistry()
@@ -119,6 +127,18 @@ def _parse(arguments: list[str]) -> Verb:
             metavar="INT",
             instance_from_str=lambda args: parse_count(args[0]),
             is_instance=lambda x: isinstance(x, int),
+            str_from_instance=lambda x: [str(x)],
+        )
+
+    @registry.primitive_rule
+    def _(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        if info.type != Size | None:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT|4x",
+            instance_from_str=lambda args: parse_size(args[0]),
+            is_instance=lambda x: x is None or isinstance(x, int | Factor),
             str_from_instance=lambda x: [str(x)],
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from completedp.cli.shared import Verb, print_json, register
@@ -11,7 +11,8 @@ from completedp.common.errors import ScaleWarning
 from completedp.lm.shape import Shape
 from completedp.tasks.config import untied
 from completedp.theory.recipe import Recipe
-from completedp.training.config import scale_like
+from completedp.theory.rules import AXES
+from completedp.theory.scale import Size
 
 
 @register("plan")
@@ -21,13 +22,14 @@ class PlanVerb(Verb):
 
     recipe: str = "default"
     """Recipe file, or the name of one that ships (`completedp recipe list`)."""
-    width: int | None = None
-    """d_model; the recipe's base if not given, as for the next three."""
-    depth: int | None = None
+    width: Size | None = None
+    """d_model: a number, or a factor of the recipe's base, such as 4x; the base's if not given, as
+    for the next three."""
+    depth: Size | None = None
     """Blocks."""
-    batch: int | None = None
+    batch: Size | None = None
     """Tokens per optimizer step."""
-    tokens: int | None = None
+    tokens: Size | None = None
     """Tokens in all."""
     vocab: int = 4096
     """Vocabulary."""
@@ -57,9 +59,9 @@ class PlanVerb(Verb):
 
         recipe = Recipe.find(self.recipe)
         overrides = overrides_from(self.override)
-        sizes = {"width": self.width, "depth": self.depth}
-        length = {"batch": self.batch, "tokens": self.tokens}
-        target = scale_like(recipe.base, **sizes, **length)
+        target = recipe.base.resized(**{axis: getattr(self, axis) for axis in AXES})
+        given = target.to_dict() | {axis: None for axis in AXES if getattr(self, axis) is None}
+        sizes = {axis: given[axis] for axis in ("width", "depth")}
         source = untied(self.model, self.untie)
         if source is None:
             make = ReferenceModel(vocab=self.vocab, shape=self.shape, head_dim=recipe.head_dim)
@@ -68,7 +70,7 @@ class PlanVerb(Verb):
         model, width, depth = model_from(
             make, target, sizes, overrides=overrides, inherited=recipe.overrides
         )
-        target = scale_like(target, width=width, depth=depth)
+        target = replace(target, width=width, depth=depth)
         planned = make_plan(
             model, recipe, target, overrides=overrides, multipliers=self.multipliers
         )

@@ -38,7 +38,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         from completedp.training.folder import steps_done
         from completedp.training.loop import train
 
-        config = as_config(self, TrainConfig)
+        config = as_config(self, TrainConfig).resolved()
         before = steps_done(config)
         if self.dry_run:
             return 0 if is_follower() else print_estimate(self._estimate(config, before), self.json)

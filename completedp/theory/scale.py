@@ -1,12 +1,63 @@
-"""Scale: how large a training run is. Ratios: how much larger one run is than another."""
+"""Scale: how large a training run is. Ratios: how much larger one run is than another.
+
+A factor is written `4x`, and `0.5x`; where only factors are asked for, as in ratios, 4 will do.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from fractions import Fraction
 
 import numpy as np
 
 from completedp.common.errors import CompletedpError
+
+_LEAST, _MOST = 1e-12, 1e12
+"""Ratios that anything is done with."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """So many times the base's size, exactly.
+
+    >>> Factor.parse("0.3x").of("depth", 10)
+    3
+    """
+
+    digits: str
+    """As it was written: a binary number would round 0.3."""
+
+    @classmethod
+    def parse(cls, text: str) -> Factor:
+        """`4x`, or 4."""
+        found = cls(text[:-1] if text[-1:] in ("x", "X") else text)
+        try:
+            float(found)
+        except ValueError:
+            raise CompletedpError(f"{text!r:.40} is not a factor such as 4x or 0.5x") from None
+        return found
+
+    def __float__(self) -> float:
+        return float(self.digits)
+
+    def of(self, axis: str, base: int) -> int:
+        """The size: a whole number, or an error that names the base."""
+        if not _LEAST <= float(self) <= _MOST:
+            raise CompletedpError(f"{axis} = {self} must be above 0 and finite (1e-12x to 1e12x)")
+        size = Fraction(self.digits) * base
+        if size.denominator != 1:
+            raise CompletedpError(
+                f"{axis} = {self} of the base's {base:,} is {float(size):,.10g}: give a factor "
+                "that makes a whole number, or the number itself"
+            )
+        return int(size)
+
+    def __str__(self) -> str:
+        return f"{self.digits:.40}x"
+
+
+Size = int | Factor
+"""A size as it is asked for: a number, or so many times the base's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +84,14 @@ class Ratios:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise CompletedpError(f"ratio {field.name} = {value!r} is not a number")
-            if not 1e-12 <= value <= 1e12:
+            if not _LEAST <= value <= _MOST:
                 raise CompletedpError(
                     f"ratio {field.name} = {value!r:.40} must be above 0 and finite (1e-12 to 1e12)"
                 )
 
     @classmethod
     def parse(cls, text: str) -> Ratios:
-        """`width=4,depth=4`; those left out are 1."""
+        """`width=4,depth=4`, or `width=4x,depth=4x`; those left out are 1."""
         names = [field.name for field in fields(cls)]
         found: dict[str, float] = {}
         for part in filter(None, text.replace(" ", "").split(",")):
@@ -51,8 +102,8 @@ class Ratios:
                     f"{', '.join(names)} at most once"
                 )
             try:
-                found[name] = float(value)
-            except ValueError:
+                found[name] = float(Factor.parse(value))
+            except CompletedpError:
                 raise CompletedpError(f"ratios {text!r}: {value!r} is not a number") from None
         if not found:
             raise CompletedpError(f"ratios {text!r} name no axis: give some, such as width=4")
@@ -135,6 +186,17 @@ class Scale:
         """The scale that is so many times this one; sizes are rounded to whole numbers."""
         return Scale(
             **{axis: round(size * getattr(ratios, axis)) for axis, size in self.to_dict().items()}
+        )
+
+    def resized(self, **sizes: Size | None) -> Scale:
+        """The scale with the sizes that are given, factors being of this one's."""
+        given = {axis: size for axis, size in sizes.items() if size is not None}
+        return replace(
+            self,
+            **{
+                axis: size.of(axis, getattr(self, axis)) if isinstance(size, Factor) else size
+                for axis, size in given.items()
+            },
         )
 
     def to_dict(self) -> dict[str, int]:

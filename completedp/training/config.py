@@ -9,7 +9,8 @@ from completedp.common.checks import check_number, check_path
 from completedp.common.errors import CompletedpError
 from completedp.tasks.config import TaskConfig
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Scale
+from completedp.theory.rules import AXES
+from completedp.theory.scale import Factor, Scale, Size
 
 Parallel = Literal["fsdp", "ddp"]
 NOISE_EVERY = 50
@@ -24,13 +25,13 @@ class TrainConfig(TaskConfig):
     """Run folder. The same command resumes what it finds there."""
     recipe: str = "default"
     """Recipe file, or the name of one that ships (`completedp recipe list`)."""
-    width: int | None = None
-    """d_model."""
-    depth: int | None = None
+    width: Size | None = None
+    """d_model; a number, or a factor of the recipe's base, such as 4x, as for the next three."""
+    depth: Size | None = None
     """Blocks."""
-    batch: int | None = None
+    batch: Size | None = None
     """Tokens per optimizer step."""
-    tokens: int | None = None
+    tokens: Size | None = None
     """Tokens in all."""
     seed: int = 0
     """Initialisation and order of the data."""
@@ -88,9 +89,15 @@ class TrainConfig(TaskConfig):
 
     def target(self, recipe: Recipe) -> Scale:
         """The scale to train at."""
-        return scale_like(
-            recipe.base, width=self.width, depth=self.depth, batch=self.batch, tokens=self.tokens
-        )
+        return recipe.base.resized(**{axis: getattr(self, axis) for axis in AXES})
+
+    def resolved(self) -> TrainConfig:
+        """The same with numbers in the place of factors, as a run's folder keeps them."""
+        given = {axis: size for axis in AXES if (size := getattr(self, axis)) is not None}
+        if not any(isinstance(size, Factor) for size in given.values()):
+            return self
+        target = self.target(self.load_recipe()).to_dict()
+        return replace(self, **{axis: target[axis] for axis in given})
 
     @property
     def measure_noise_every(self) -> int:
@@ -123,11 +130,6 @@ class TrainConfig(TaskConfig):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
-
-
-def scale_like(base: Scale, **sizes: int | None) -> Scale:
-    """The base with the sizes that are given."""
-    return replace(base, **{name: size for name, size in sizes.items() if size is not None})
 
 
 # What may differ between a run and its resumption without changing the result but for rounding.
