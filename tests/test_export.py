@@ -58,6 +58,18 @@ def test_json_has_every_number(planned: Plan) -> None:
     starts = {name: (v["std"], v["value"]) for name, v in found["initial"].items()}
     assert starts == {t.name: (t.init_std, t.init_value) for t in planned.tensors}
     assert (found["hooks"], found["buffers"]) == ({}, {})  # nothing is left to apply
+    assert found["steps"] == planned.target.steps
+    schedule, own = Schedule(**found["schedule"]), planned.recipe.schedule
+    assert [schedule(n, 50) for n in range(50)] == [own(n, 50) for n in range(50)]
+
+
+def test_the_page_lists_the_keys(planned: Plan) -> None:
+    """The table under "The numbers alone" has the keys of the JSON, and no others."""
+    page = (Path(__file__).parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    part = page.partition("## The numbers alone")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == list(
+        json.loads(export(planned, "json"))
+    )
 
 
 def test_the_python_file_makes_the_plans_groups(planned: Plan) -> None:
@@ -90,6 +102,8 @@ SCHEDULES = [
     Schedule(kind="cosine", warmup=0.1, final=0.1),
     Schedule(kind="wsd", warmup=0.05, decay=0.25, final=0.0),
     Schedule(kind="constant", warmup=0.1),
+    Schedule(kind="cosine", warmup=0.1, final=0.1, power=2.0),
+    Schedule(kind="wsd", warmup=0.1, decay=0.5, final=0.2, power=0.5),
     Schedule(kind="piecewise", warmup=0.0, boundaries=(0.3, 0.6), levels=(1.0, 0.5, 0.1)),
 ]
 
@@ -151,6 +165,13 @@ def test_torchtitan_takes_the_file(planned: Plan, schedule: Schedule) -> None:
         OptimizersContainer(config.optimizer, model_parts=[model.blocks])
 
 
+def test_torchtitan_has_no_power(planned: Plan) -> None:
+    """A fall with a power is left to the user, and not made a straight one."""
+    falls = Schedule(kind="wsd", warmup=0.1, decay=0.5, power=2.0)
+    planned.recipe = replace(planned.recipe, schedule=falls)
+    assert run(export(planned, "torchtitan"))["SCHEDULE"] is None
+
+
 def test_torchtitan_patterns_are_anchored(planned: Plan) -> None:
     """A group's pattern matches its own tensors, wrapped or not, and no other name."""
     made = run(export(planned, "torchtitan"))
@@ -176,6 +197,19 @@ def test_multipliers_that_numbers_cannot_carry() -> None:
     assert left["buffers"] == {"residual_multipliers": [[0.5, 0.5]] * 4}
     hooks = plan(make_model(128, 4), make_recipe(), scale(width=128, depth=4), multipliers="hook")
     assert json.loads(export(hooks, "json"))["hooks"]["blocks.3.mlp.down"] == 0.5
+
+
+@pytest.mark.parametrize("multipliers", ["auto", "fold"])
+def test_the_command_says_what_groups_leave_out(
+    multipliers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the JSON has multipliers for the forward pass, a line beside it says so."""
+    words = ["plan", "--depth", "8", "--export", "json", "--multipliers", multipliers]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    left = json.loads(said.out)["buffers"]
+    assert ("residual_multipliers" in left) == (multipliers == "auto")
+    assert ("the forward pass has to multiply by what buffers say" in said.err) == bool(left)
 
 
 def main(words: list[str]) -> int:

@@ -87,10 +87,12 @@ def lr_multiplier(step):
     rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
     if s["kind"] == "cosine":
         along = max(0, step - warmup) / max(1, STEPS - warmup)
-        level = s["final"] + (1 - s["final"]) * 0.5 * (1 + math.cos(math.pi * along))
+        fall = (0.5 * (1 + math.cos(math.pi * along))) ** s.get("power", 1.0)
+        level = s["final"] + (1 - s["final"]) * fall
     elif s["kind"] == "wsd":
         left = 1 - (step if step >= warmup else 0) / STEPS
-        level = 1.0 if left >= s["decay"] else s["final"] + (1 - s["final"]) * left / s["decay"]
+        fall = (left / s["decay"]) ** s.get("power", 1.0) if left < s["decay"] else 1.0
+        level = s["final"] + (1 - s["final"]) * fall
     elif s["kind"] == "piecewise":
         along = (step if step >= warmup else 0) / STEPS
         level = s["levels"][sum(along >= boundary for boundary in s["boundaries"])]
@@ -172,6 +174,8 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
     if form == "json":
         numbers: dict[str, Any] = {
             "target": plan.target.to_dict(),
+            "steps": plan.target.steps,
+            "schedule": {"power": plan.recipe.schedule.power, **plan.recipe.schedule.to_dict()},
             "groups": groups,
             "initial": {n: {"std": std, "value": value} for n, (std, value) in initial.items()},
             # What the values above leave to the forward pass; nothing where all is folded.
@@ -180,7 +184,7 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
             "settings": settings(plan),
         }
         return json.dumps(numbers, indent=1) + "\n"
-    if hooked(plan) or _left(plan) or "setting" in plan.ways.values():
+    if left_to_forward(plan):
         raise CompletedpError(
             "this plan leaves multipliers to buffers, hooks or the model's config, which groups "
             "cannot carry: plan with multipliers=fold, or where that is refused export json, which "
@@ -204,8 +208,17 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
     )
 
 
+def left_to_forward(plan: PlanNumbers) -> list[str]:
+    """The keys of an export that a forward pass has to apply, because the groups do not."""
+    left = {"hooks": hooked(plan), "buffers": _left(plan)}
+    names = [name for name, factors in left.items() if factors]
+    return [*names, "settings"] if "setting" in plan.ways.values() else names
+
+
 def _titan_schedule(schedule: Schedule, steps: int) -> dict[str, Any] | None:
     """A schedule in torchtitan's words: steps of warm-up, and a decay at the end of the run."""
+    if schedule.power != 1.0:
+        return None
     warmup = {"warmup_steps": round(schedule.warmup * steps)}
     if schedule.kind == "cosine":
         return warmup | {"decay_type": "cosine", "min_lr_factor": schedule.final}

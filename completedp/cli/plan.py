@@ -8,6 +8,7 @@ from typing import Literal
 
 from completedp.cli.shared import Verb, print_json, register
 from completedp.common.errors import ScaleWarning
+from completedp.common.progress import say
 from completedp.lm.shape import Shape
 from completedp.tasks.config import untied
 from completedp.theory.recipe import Recipe
@@ -45,14 +46,16 @@ class PlanVerb(Verb):
     explain: str | None = None
     """Say why a tensor or the tensors of a module, such as blocks.0.attn.qkv, have their values."""
     export: Literal["json", "hf", "torchtitan"] | None = None
-    """Print groups and initial values alone: as JSON, or as Python that needs torch alone."""
+    """Print the numbers alone, as JSON (groups, initial values, schedule, steps, and multipliers of
+    the forward pass, which are not in the groups unless --multipliers fold puts them there), or as
+    Python that needs torch alone."""
     json: bool = False
     """Print JSON."""
     shape: Shape = field(default_factory=Shape)
 
     def run(self) -> int:
         """Print the plan."""
-        from completedp.apply.export import export
+        from completedp.apply.export import export, left_to_forward
         from completedp.apply.plan import make_plan
         from completedp.lm.reference import ReferenceModel
         from completedp.tasks.sources import model_from, overrides_from
@@ -81,6 +84,11 @@ class PlanVerb(Verb):
             print(planned.explain(self.explain))
         elif self.export:
             print(export(planned, self.export), end="")
+            if left := left_to_forward(planned):
+                say(
+                    f"the forward pass has to multiply by what {' and '.join(left)} say, or the "
+                    "depth rule is lost; --multipliers fold puts it into the weights, where it can"
+                )
         elif self.json:
             print_json(planned.to_dict())
         else:
