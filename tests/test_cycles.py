@@ -8,7 +8,11 @@ import completedp
 PACKAGE = Path(completedp.__file__).parent
 ROOMS = ("theory", "apply")
 # Recipe.for_model: a name of the contract that belongs on the class and needs a model to read.
-EXCEPTIONS = {("completedp.theory.recipe", "completedp.apply.recipes")}
+# And str(recipe), which is its page: that is made of what follows from a recipe.
+EXCEPTIONS = {
+    ("completedp.theory.recipe", "completedp.apply.recipes"),
+    ("completedp.theory.recipe", "completedp.theory.recipe_page"),
+}
 
 
 def imported(source: str, files: set[str]) -> set[str]:

@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import completedp as cdp
 from completedp.theory.evidence import Evidence, Rung, SearchRecord, Standing
 from completedp.theory.hparams import Hyperparameters, Values, coordinates
 from completedp.theory.recipe import Recipe
+from completedp.theory.recipe_page import recipe_page
 from completedp.theory.rules import AXES, Rules, Shift
 from completedp.theory.scale import Scale
 from completedp.theory.schedule import Schedule
@@ -484,3 +486,26 @@ def test_with_values_and_with_rules() -> None:
 def test_recipes_can_be_copied_and_sent(duplicate: Any) -> None:
     """A recipe survives deepcopy, and pickling to another process."""
     assert duplicate(make()) == make()
+
+
+def test_a_printed_recipe_is_its_page() -> None:
+    """`print(recipe)` is what `recipe show` prints, for one title or the other."""
+    for name in Recipe.names():
+        recipe = Recipe.shipped(name)
+        assert str(recipe).splitlines()[1:] == recipe_page(name, recipe).splitlines()[1:]
+
+
+def test_repr_is_a_line_that_differs_where_recipes_do() -> None:
+    """It is short, and no two recipes share it; equal ones do."""
+    recipe = Recipe.default()
+    assert len(repr(recipe)) < 250
+    assert "\n" not in repr(recipe)
+    assert "width 256, depth 4" in repr(recipe)
+    assert repr(Recipe.from_dict(recipe.to_dict())) == repr(recipe)
+    others = [
+        recipe.with_values(lr=recipe.values.lr * (1 + 1e-12)),
+        replace(recipe, provenance={"by": "hand"}),
+        replace(recipe, schedule=replace(recipe.schedule, warmup=0.03)),
+        replace(recipe, head_dim=32),
+    ]
+    assert len({repr(other) for other in [recipe, *others]}) == len(others) + 1

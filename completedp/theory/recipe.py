@@ -130,6 +130,18 @@ class Recipe:
         alike = alike or {w for kind, w in kinds.items() if f".{kind}".endswith(f".{own}")}
         return kinds.get(own, alike.pop() if len(alike) == 1 else None)
 
+    def __str__(self) -> str:
+        """The page that `completedp recipe show` prints."""
+        from completedp.theory.recipe_page import recipe_page
+
+        return recipe_page("recipe", self)
+
+    def __repr__(self) -> str:
+        """One line, which differs where recipes do."""
+        from completedp.theory.recipe_page import recipe_line
+
+        return f"<Recipe {recipe_line(self)}>"
+
     def with_values(self, **values: float) -> Recipe:
         """The same recipe with other global values: `recipe.with_values(lr=2**-7)`.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from completedp.common.files import json_text
 from completedp.theory.evidence import Evidence, Rung
 from completedp.theory.hparams import tunables_of
 from completedp.theory.recipe import Recipe
@@ -46,6 +48,16 @@ def recipe_page(name: str, recipe: Recipe) -> str:
         lines += _item("from", f"{key}: {text}")
     lines += ["", *_multipliers(recipe), "", *_evidence(recipe)]
     return "\n".join(lines)
+
+
+def recipe_line(recipe: Recipe) -> str:
+    """A recipe in one line: a digest of all that its file has, then what tells most of it."""
+    contents = json_text(recipe.to_dict()).encode()
+    digest = hashlib.blake2b(contents, digest_size=4).hexdigest()
+    return (
+        f"{digest}: {recipe.base}; lr {recipe.values.lr:.6g}, {_tuned(recipe)} multipliers; "
+        f"checked {_checked(recipe)}"
+    )
 
 
 def compare_page(names: Sequence[str], recipes: Sequence[Recipe]) -> str:
@@ -127,11 +139,16 @@ def summary(name: str, recipe: Recipe) -> dict[str, Any]:
     return {
         "name": name,
         "base": recipe.base.to_dict(),
-        "multipliers": sum(value != 0 for value in recipe.hyperparameters.log2.values()),
+        "multipliers": _tuned(recipe),
         "trials": evidence.trials,
         "checked": {axis: list(ends) for axis, ends in evidence.ranges(recipe.base).items()},
         "loss": None if last is None else last.mean,
     }
+
+
+def _tuned(recipe: Recipe) -> int:
+    """How many multipliers are not 1."""
+    return sum(value != 0 for value in recipe.hyperparameters.log2.values())
 
 
 def list_page(recipes: dict[str, Recipe]) -> str:
