@@ -21,7 +21,7 @@ check: .venv/ready
 
 # Pages made from the code: the rules from their table, the architecture's graph from the imports,
 # tables from measurements (benchmarks/data, docs/results), the figures' table from their
-# definitions, the API from docstrings, the README's plan from its code.
+# definitions, the API from docstrings, the README's plan from its code, examples from their files.
 # Tests keep them equal.
 docs: .venv/ready
 	$(BIN)/completedp rules --markdown > docs/rules.md
@@ -31,6 +31,7 @@ docs: .venv/ready
 	$(BIN)/python scripts/figures_table.py
 	$(BIN)/python scripts/api_page.py
 	$(BIN)/python scripts/readme_plan.py
+	$(BIN)/python scripts/example_files.py
 
 # The pages as a site, in site/: open site/index.html. Reading it needs no network.
 site: .venv/ready docs

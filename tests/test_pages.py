@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
+from example_files import shown, with_files
 from site_hooks import home, outside_links
 
 from completedp.cli.main import _parse
@@ -16,7 +17,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]+)?\)")
-PLACEHOLDER = re.compile(r"\.\.\.|\bPATHS\b|\bA B\b")
+PLACEHOLDER = re.compile(r"\.\.\.|\bPATHS\b|\bA B\b|\"\$@\"")
 
 
 def prose(path: Path) -> str:
@@ -63,6 +64,25 @@ def test_the_site_has_every_page() -> None:
     walk(config["nav"])
     there = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
     assert sorted(listed) == sorted(["index.md", *there])
+
+
+def test_the_site_has_every_example() -> None:
+    """Each script of examples/ is shown on a page, as it is: mend it with `make docs`."""
+    listed: list[str] = []
+    for path in PAGES:
+        page = path.read_text(encoding="utf-8")
+        assert with_files(page) == page, path
+        listed += shown(page)
+    there = [path for path in (ROOT / "examples").iterdir() if path.suffix in (".py", ".sbatch")]
+    assert sorted(listed) == sorted(path.relative_to(ROOT).as_posix() for path in there)
+    assert len(listed) > 5
+
+
+def test_an_example_that_changed_is_seen() -> None:
+    """What is between the markers is what the file has."""
+    old = "<!-- file: examples/search.sbatch (make docs) -->\nold\n<!-- file: end -->"
+    assert "old" not in with_files(old)
+    assert (ROOT / "examples" / "search.sbatch").read_text().strip() in with_files(old)
 
 
 def test_the_site_needs_no_network() -> None:
