@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from studies import CONTEXT, MODEL, make_recipe, write_tokens
 
 from completedp.apply.plan import plan
+from completedp.cli.main import _parse
+from completedp.evidence.reporting.runs import _critical_batch
 from completedp.lm.loss import plain_loss
 from completedp.lm.shape import Shape
 from completedp.lm.transformer import Transformer
@@ -216,3 +218,31 @@ def test_a_loss_of_one_s_own_is_not_cut(data: str) -> None:
     assert usual.measure_noise_every == 50
     assert replace(usual, loss="mine:loss").measure_noise_every == 0
     assert replace(usual, loss="mine:loss", noise_every=7).measure_noise_every == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (5_000.0, "critical batch 20,000 +- 5,000 tokens"),
+        (19_000.0, "critical batch not known: 20,000 +- 19,000 tokens"),
+        (None, "critical batch not known: 20,000 tokens"),
+    ],
+)
+def test_the_end_of_a_run_says_whether_it_is_known(
+    error: float | None,
+    said: str,
+    data: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With an error of more than half of it, a critical batch is not printed as one to use; nor in
+    a report."""
+    losses = dict.fromkeys(("train_loss", "valid_loss", "valid_bits_per_byte", "last_finite_loss"))
+    noise = {"critical_batch": 20_000.0, "critical_batch_error": error}
+    numbers = {"steps": 1, "tokens": 1, "parameters": 1, "seconds": 0.0}
+    ended = Result(status="ok", **numbers, **losses, **noise)  # type: ignore[arg-type]
+    monkeypatch.setattr("completedp.training.loop.train", lambda config: ended)
+    assert _parse(["train", "--data", data, "--out", str(tmp_path / "run")]).run() == 0
+    assert f"{said} (docs" in capsys.readouterr().out
+    assert ("not known" in said) == (_critical_batch(ended.to_dict()) == "not known")

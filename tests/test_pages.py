@@ -4,12 +4,17 @@ import re
 import shlex
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 import pytest
 import yaml
 from example_files import shown, with_files
 from site_hooks import home, outside_links
 
 from completedp.cli.main import _parse
+from completedp.studies.engines import Bounds
+from completedp.studies.evolution import AsyncCMAES
+from completedp.studies.trust_region import Recombine, TrustRegion
+from completedp.theory.horizon import critical_batch_words
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -145,3 +150,16 @@ def test_pictures_are_used() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
     for picture in DOCS.rglob("*.svg"):
         assert PurePosixPath(picture.name).name in text, picture.name
+
+
+def test_words_that_commands_print_are_explained() -> None:
+    """What an engine says of itself, a plan's r and a run's lr are in the concepts' table."""
+    page = (DOCS / "concepts.md").read_text(encoding="utf-8")
+    words = page.partition("## Words that commands print")[2].partition("\n## ")[0]
+    bounds = Bounds(low=np.zeros(2), high=np.ones(2), start=np.zeros(2))
+    pytest.importorskip("cmaes")
+    for engine in (Recombine(bounds, 0), TrustRegion(bounds, 0), AsyncCMAES(bounds, 0)):
+        for key in engine.describe().keys() - {"best_loss", "told", "diverged"}:
+            assert re.search(rf"`engine: [^`]*\b{key} ", words)
+    for printed in ("`r 0.25`", "`lr ", critical_batch_words(218_460, 225_237)):
+        assert printed in words

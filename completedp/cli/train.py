@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from completedp.cli.costs import CostOptions, print_estimate
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.errors import CompletedpError
+from completedp.theory.horizon import critical_batch_words
 from completedp.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -69,9 +70,8 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         elif result.last_finite_loss is not None:
             line += f": last training loss {result.last_finite_loss:.4f}"
         if result.critical_batch is not None:
-            error = result.critical_batch_error
-            sure = "" if error is None else f" +- {error:,.0f}"
-            line += f"\ncritical batch {result.critical_batch:,.0f}{sure} tokens (docs/horizon.md)"
+            words = critical_batch_words(result.critical_batch, result.critical_batch_error)
+            line += f"\n{words} (docs/horizon.md)"
         print(f"{line}\n{self.out}")
         self._name_next(result.status)
         return failed

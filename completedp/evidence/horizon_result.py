@@ -8,6 +8,7 @@ from typing import Any
 
 from completedp.evidence.config import HorizonGrid
 from completedp.evidence.exponents import CLOSE, Fit
+from completedp.theory.horizon import critical_batch_words, is_batch_known
 from completedp.theory.recipe import Recipe
 
 TOKENS, BATCH, BOTH = "tokens", "batch", "tokens and batch"
@@ -41,9 +42,8 @@ class HorizonResult:
 
     @property
     def is_batch_known(self) -> bool:
-        """Whether the critical batch is known to a half: a batch far below it sees no signal."""
-        batch, error = self.critical_batch, self.critical_batch_error
-        return batch is not None and error is not None and error <= batch / 2
+        """Whether the recipe is to record the critical batch."""
+        return is_batch_known(self.critical_batch, self.critical_batch_error)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -77,10 +77,10 @@ def horizon_text(result: HorizonResult) -> str:
     if result.batch is not None:
         parts.append(_fit_text(result.batch, 0.5, "batch exponent") + _holds(result))
     if result.critical_batch is not None:
-        sure = _plus_minus(result.critical_batch_error, ",.0f")
+        words = critical_batch_words(result.critical_batch, result.critical_batch_error)
         parts.append(
-            f"critical batch {result.critical_batch:,.0f}{sure} tokens, from the gradient's noise "
-            f"at the base, whose batch is {result.before.base.batch:,}"
+            f"{words}, from the gradient's noise at the base, whose batch is "
+            f"{result.before.base.batch:,}"
             + ("" if result.is_batch_known else ": too uncertain for the recipe to record")
         )
     return "\n\n".join(parts)

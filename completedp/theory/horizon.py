@@ -14,3 +14,21 @@ def critical_batch(recipe: Recipe) -> float | None:
     if isinstance(found, bool) or not isinstance(found, int | float) or not found > 0:
         return None
     return float(found)
+
+
+def is_batch_known(batch: float | None, error: float | None) -> bool:
+    """Whether a critical batch is known to a half: a batch far below it sees no signal."""
+    return batch is not None and error is not None and error <= batch / 2
+
+
+def critical_batch_words(batch: float, error: float | None) -> str:
+    """A critical batch that was measured, as people may use it.
+
+    >>> critical_batch_words(20_426, 5_962)
+    'critical batch 20,426 +- 5,962 tokens'
+    >>> critical_batch_words(218_460, 225_237)
+    'critical batch not known: 218,460 +- 225,237 tokens'
+    """
+    known = "" if is_batch_known(batch, error) else " not known:"
+    sure = "" if error is None else f" +- {error:,.0f}"
+    return f"critical batch{known} {batch:,.0f}{sure} tokens"

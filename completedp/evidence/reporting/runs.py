@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from completedp.evidence.reporting.part import (
     command,
     number,
 )
+from completedp.theory.horizon import is_batch_known
 from completedp.theory.recipe import Recipe
 from completedp.training.config import TrainConfig
 from completedp.training.metrics import read_metrics
@@ -134,7 +135,7 @@ def _curve(run: Run, key: str, colour: int) -> Series:
 def _row(run: Run) -> list[object]:
     result = run.result
     last = run.metrics[-1]["step"] if run.metrics else 0
-    seconds, critical = number(result.get("seconds")), number(result.get("critical_batch"))
+    seconds = number(result.get("seconds"))
     of = "" if run.steps is None else f" of {run.steps:,}"
     return [
         run.name,
@@ -142,9 +143,17 @@ def _row(run: Run) -> list[object]:
         f"{result.get('steps', last):,}{of}",
         *(_loss(result.get(name)) for name in ("train_loss", "valid_loss", "valid_bits_per_byte")),
         result.get("parameters", ""),
-        "" if critical is None else f"{critical:,.0f}",
+        _critical_batch(result),
         "" if seconds is None else duration(seconds),
     ]
+
+
+def _critical_batch(result: Mapping[str, Any]) -> str:
+    found = number(result.get("critical_batch"))
+    if found is None:
+        return ""
+    known = is_batch_known(found, number(result.get("critical_batch_error")))
+    return f"{found:,.0f}" if known else "not known"
 
 
 def _loss(value: Any) -> str:

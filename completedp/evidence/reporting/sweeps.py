@@ -8,6 +8,7 @@ from typing import Any
 
 from completedp.evidence.report import Report
 from completedp.evidence.reporting.part import Part, command, drawn, number, shown, table
+from completedp.theory.horizon import critical_batch_words
 
 
 def sweep_part(path: Path, data: Mapping[str, Any]) -> Part:
@@ -101,7 +102,7 @@ def horizon_part(path: Path, data: Mapping[str, Any]) -> Part:
     critical = number(data.get("critical_batch"))
     said = [_exponent(fits["tokens"])] if "tokens" in fits else []
     if critical is not None:
-        said.append(f"critical batch {critical:,.0f} tokens")
+        said.append(critical_batch_words(critical, number(data.get("critical_batch_error"))))
     return Part(
         title="fitted horizon",
         says="Which power of the number of tokens the best learning rate follows, for this model "
