@@ -127,6 +127,29 @@ def test_only_types_that_fit_are_offered() -> None:
         assert {MODULE_TYPES[t].is_matrix for t in offered[pattern]} <= {dimensions > 1}
 
 
+def test_a_vector_that_fits_nothing_is_not_guessed() -> None:
+    """Outside the blocks a vector is the output's bias only if it is as long as the vocabulary."""
+    for length, types in ((3, ()), (V, ("output_bias",))):
+        model = strange()
+        model.register_parameter("odd", nn.Parameter(torch.ones(length)))
+        found = next(s for s in read(model).suggestions if s.pattern == "odd")
+        assert found.types == types
+
+
+def test_without_blocks_all_types_are_offered() -> None:
+    """Where no list of blocks was found, a norm may be of one all the same."""
+    model = Bag(embed=nn.Embedding(V, D), n1=nn.LayerNorm(D), n2=nn.LayerNorm(D))
+    (first, _) = read(model).suggestions
+    assert first.types == (
+        "attn_norm",
+        "attn_post_norm",
+        "mlp_norm",
+        "mlp_post_norm",
+        "output_norm",
+    )
+    assert first.guess is None
+
+
 def test_what_there_is_one_of_is_not_guessed_twice() -> None:
     """Two norms outside the blocks are not both taken for the output norm."""
     guessed = {s.pattern: s.guess for s in read(strange()).suggestions}

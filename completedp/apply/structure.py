@@ -148,6 +148,12 @@ class Structure:
         found = (p for p, _ in self.places() if names.outside_blocks(p.word) == "embedding")
         return next((place.shape[-1] for place in found if place.layer is None), None)
 
+    @property
+    def vocabulary(self) -> int | None:
+        """How many tokens there are: rows of the token embedding, where that is a table."""
+        table = self._tables.get(self.embedding) if self.embedding is not None else None
+        return None if table is None else table.num_embeddings
+
     @cached_property
     def _stream_norms(self) -> dict[int, list[str]]:
         """The names of every block's norms of the residual stream: not those in its branches."""
@@ -304,13 +310,10 @@ class Structure:
 
     def _find_head(self) -> str | None:
         """The one linear layer outside the blocks with an output for every row of the embedding."""
-        if self.embedding not in self._tables:
-            return None
-        rows = self._tables[self.embedding].num_embeddings
         heads = [
             path
             for path in self._linears_outside()
-            if (fan := fans(self.modules[path])) and fan[1] == rows
+            if (fan := fans(self.modules[path])) and fan[1] == self.vocabulary
         ]
         return heads[0] if len(heads) == 1 else None
 

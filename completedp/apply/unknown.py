@@ -129,7 +129,8 @@ def _fitting(
     """The types that a tensor may have, by place and shape."""
     branch = structure.branch(place)
     for module_type, role in MODULE_TYPES.items():
-        if role.in_blocks != (place.layer is not None) or not fits(place, module_type):
+        elsewhere = role.in_blocks != (place.layer is not None)
+        if (elsewhere and structure.blocks is not None) or not fits(place, module_type):
             continue
         if module_type in _ONE and module_type in taken:
             continue
@@ -137,23 +138,25 @@ def _fitting(
             continue
         if role.in_blocks and branch not in _branches(module_type):
             continue
-        if len(place.shape) == 1 and not _fits_vector(place, module_type, structure.width, branch):
+        if len(place.shape) == 1 and not _fits_vector(place, module_type, structure, branch):
             continue
         yield module_type
 
 
-def _fits_vector(place: Place, module_type: str, width: int | None, branch: str | None) -> bool:
-    """A norm has gains, and a vector as long as the stream is wide is of what reads or writes it,
-    unless it is inside a branch."""
+def _fits_vector(place: Place, module_type: str, structure: Structure, branch: str | None) -> bool:
+    """A norm has gains; the output's bias is as long as the vocabulary; and a vector as long as the
+    stream is wide is of what reads or writes it, unless it is inside a branch."""
     if is_bias(module_type) != place.is_bias and (place.is_bias or is_norm(place.owner)):
         return False
-    stem = module_type.removesuffix("_bias")
-    if width is None:
+    stem, (length,) = module_type.removesuffix("_bias"), place.shape
+    if module_type == "output_bias":
+        return structure.vocabulary in (None, length)
+    if structure.width is None:
         return True
-    if place.layer is None:
-        return (stem == "output_norm") == (place.shape[0] == width)
-    if place.shape[0] != width:
-        return stem not in _STREAM
+    if length != structure.width:
+        return stem not in (*_STREAM, "output_norm")
+    if stem == "output_norm":
+        return True
     return stem in _STREAM or (branch is not None and stem not in _PER_HEAD)
 
 
