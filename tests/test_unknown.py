@@ -86,6 +86,18 @@ def test_a_norm_whose_name_is_known_tells_the_other() -> None:
     assert {s.pattern: s.guess for s in reading.suggestions} == {"n1": "attn_norm"}
 
 
+def test_norms_of_one_name_are_not_guessed() -> None:
+    """Norms that are both the first of a row have no order that a name tells."""
+
+    def block() -> nn.Module:
+        rows = {name: nn.Sequential(nn.LayerNorm(D), bare(D, D), bare(D, D)) for name in "ab"}
+        return Bag(**rows)
+
+    model = Bag(embed=nn.Embedding(V, D), blocks=nn.ModuleList(block() for _ in range(2)))
+    guessed = {s.pattern: s.guess for s in read(model).suggestions}
+    assert (guessed[r"a\.0"], guessed[r"b\.0"]) == (None, None)
+
+
 def test_patterns_match_their_tensors_alone() -> None:
     """Every unknown tensor has one pattern, and no pattern matches another tensor."""
     model = strange()

@@ -80,7 +80,7 @@ def check_known(
         return
     shown = ", ".join(f"{place.name} {list(place.shape)}" for place in unknown[:_SHOWN])
     more = f" and {len(unknown) - _SHOWN} more" if unknown[_SHOWN:] else ""
-    what = f"cannot tell the role of {len(unknown)} tensors: {shown}{more}"
+    what = f"cannot tell the role of {counted(unknown)}: {shown}{more}"
     if (asked := command()) is not None:
         model = shlex.quote(asked.model or "MODEL")
         raise CompletedpError(
@@ -95,6 +95,11 @@ def check_known(
     raise CompletedpError(
         f"{what}; name their types with overrides={{{pairs}{rest}}}{guessed}{choices}"
     )
+
+
+def counted(unknown: Sequence[Place]) -> str:
+    """How many tensors."""
+    return f"{len(unknown)} tensor{'s' * (len(unknown) > 1)}"
 
 
 def advice(suggestions: Sequence[Suggestion], given: Mapping[str, str]) -> str:
@@ -176,6 +181,8 @@ def _guess(place: Place, structure: Structure, types: Sequence[str]) -> str | No
     beside = structure.norms_beside(place)
     on_stream = place.layer and is_norm(place.owner) and structure.branch(place) is None
     if not on_stream or len(beside) != 2 or not set(_PRE_NORM) <= set(types):
+        return None
+    if beside[0] == beside[1]:  # as the first of two rows of layers: no word tells them apart
         return None
     own = beside.index(place.word)
     other = names.norm_in_block(beside[1 - own], beside)

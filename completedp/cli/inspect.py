@@ -37,6 +37,7 @@ class InspectVerb(Verb):
         """Print the table."""
         from completedp.apply.classify import read
         from completedp.apply.inspect import inspect_model, tensor_rows
+        from completedp.apply.unknown import counted
         from completedp.tasks.sources import check_sizes, made_from, overrides_from, small_copy
         from completedp.theory.recipe import Recipe
 
@@ -54,7 +55,7 @@ class InspectVerb(Verb):
         if reading.unknown:
             sys.stdout.flush()  # what the error speaks of comes first
             raise CompletedpError(
-                f"cannot tell the role of {len(reading.unknown)} tensors: name their types with "
+                f"cannot tell the role of {counted(reading.unknown)}: name a type for each with "
                 "--override"
             )
         return 0
