@@ -238,12 +238,11 @@ def test_a_search_says_its_doubts_its_cost_and_what_it_found(
 ) -> None:
     """In Python, too: a base that is too short before it is searched, and the ladder at the end."""
     loud = QUICK | {"quiet": False, "context": CONTEXT, "eval_examples": 8}
-    with (
-        pytest.warns(cdp.ScaleWarning, match="base is small or short: .*12 steps"),
-        search(own.nano, TEXT, tokens, trials=2, store=str(tmp_path / "s.db"), **loud) as study,
-    ):
-        assert "cost: 2 trials" in capsys.readouterr().err
-        study.best(seeds=1)
+    with pytest.warns(cdp.ScaleWarning, match="base is small or short: .*12 steps"):
+        study = search(own.nano, TEXT, tokens, trials=2, store=str(tmp_path / "s.db"), **loud)
+    assert "cost: 2 trials" in capsys.readouterr().err
+    study.best(seeds=1)
+    study.close()
     said = capsys.readouterr().err
     assert "cost: " in said
     assert "1 fresh seed:" in said

@@ -33,6 +33,7 @@ from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import Transformer
 from completedp.tasks.data import Batch, Order, Stream, held_out_batches
 from completedp.tasks.task import Task, give_memory, task_from
+from completedp.theory.horizon import is_batch_known
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.checkpoint import (
@@ -426,7 +427,8 @@ class _Run:
         rate = (self.step - self.start) * self.target.batch / (time.monotonic() - self.began)
         lr = max(group["lr"] for group in self.optimizer.param_groups)
         found = self.noise.critical_batch
-        noise = "" if found is None else f", critical batch {found.batch:,.0f}"
+        known = found is not None and is_batch_known(found.batch, found.error)
+        noise = f", critical batch {found.batch:,.0f}" if found is not None and known else ""
         return f"loss {self.last_finite:.4f} lr {lr:.2e} {rate:,.0f} tokens/s{noise}"
 
     def _save(self) -> None:
