@@ -27,6 +27,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from completedp.apply.heads import (
+    TOKENS,
+    HeadSizes,
+    call_options,
+    head_dim_by_shapes,
+    unchanged,
+    why_not_called,
+)
 from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
 from completedp.apply.names import canonical_name
 from completedp.apply.structure import fans, is_norm, unwrapped
@@ -35,7 +43,6 @@ from completedp.theory.roles import BRANCHES, is_bias
 
 MOST_PARAMETERS = 16_000_000
 """Of a model that is probed: beyond, it would take seconds."""
-_TOKENS = 6
 _BLOCKS = 3
 """Blocks that are looked at: the first, the last and one between."""
 _SAME = 1e-3
@@ -59,6 +66,8 @@ class Probe:
     """What is, in words."""
     constants: Mapping[str, float] = field(default_factory=dict)
     """Factors of the model's own forward pass, where they are not 1."""
+    head_dim: int | None = None
+    """Size of its attention heads, where one was seen (heads.py); also of one that was skipped."""
 
     def lines(self) -> str:
         """For people."""
@@ -95,16 +104,16 @@ def probe(model_map: ModelMap) -> Probe:
     return known[1]
 
 
-def confirmed(model_map: ModelMap) -> dict[str, float] | None:
-    """The constants of a model's forward pass, seen by running it; None where it cannot be run.
+def confirm(model_map: ModelMap) -> None:
+    """Put into the map what is seen by running the model: its constants, the size of its heads.
 
     Raises where it is not what it was taken for.
     """
     found = probe(model_map)
     found.check()
-    if found.skipped:
-        return None
-    return {f"{PROBED}{name}": value for name, value in found.constants.items()}
+    if not found.skipped:
+        model_map.probed = {f"{PROBED}{name}": value for name, value in found.constants.items()}
+    model_map.seen_head_dim = found.head_dim
 
 
 def _probe(model_map: ModelMap) -> Probe:
@@ -113,7 +122,9 @@ def _probe(model_map: ModelMap) -> Probe:
         with torch.device("cpu"), _Subject(model_map) as subject:
             return _look(subject)
     except _CannotRunError as error:
-        return Probe(skipped=str(error))
+        tells = model_map.head_dim is not None or not model_map.has_attention
+        head_dim = None if tells else head_dim_by_shapes(model_map)
+        return Probe(skipped=str(error), head_dim=head_dim)
 
 
 def _check_can_run(model_map: ModelMap) -> None:
@@ -132,11 +143,8 @@ def _check_can_run(model_map: ModelMap) -> None:
         matters = is_norm(place.owner) or fans(place.owner) is not None or parameter.ndim > 1
         if place.layer is not None and not parameter.requires_grad and matters:
             raise _CannotRunError(f"{place.name} is frozen, and has no type")
-    for module in model.modules():
-        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
-            raise _CannotRunError("it is compiled")
-    if any(hasattr(p, "placements") for p in model.parameters()):
-        raise _CannotRunError("it is sharded")
+    if why_not := why_not_called(model):
+        raise _CannotRunError(why_not)
 
 
 class _Subject:
@@ -150,11 +158,11 @@ class _Subject:
         """By block, counted from 1: what it was called with."""
         self.outputs: dict[str, Tensor] = {}
         """Of the embedding and the head, where they are modules that are called; of the model."""
+        self.heads = HeadSizes()
         self._stack = ExitStack()
 
     def __enter__(self) -> _Subject:
-        training = {module: module.training for module in self.model.modules()}
-        self._stack.callback(lambda: [setattr(m, "training", t) for m, t in training.items()])
+        self._stack.enter_context(unchanged(self.model))
         self._stack.enter_context(torch.random.fork_rng(devices=[]))
         self._stack.enter_context(torch.enable_grad())
         self._stack.enter_context(torch.autocast("cpu", enabled=False))
@@ -174,7 +182,7 @@ class _Subject:
         structure = self.map.structure
         table = structure.modules[structure.embedding or ""]
         rows = int(next(table.parameters()).shape[0])
-        tokens = torch.arange(_TOKENS, device="cpu").remainder(rows)[None]
+        tokens = torch.arange(TOKENS, device="cpu").remainder(rows)[None]
         with ExitStack() as hooks:
             for layer, block in enumerate(self.map.blocks, start=1):
                 keep = self._keeping(layer)
@@ -184,8 +192,8 @@ class _Subject:
                 if (path := getattr(structure, name)) is not None:
                     handle = structure.modules[path].register_forward_hook(self._noting(name))
                     hooks.callback(handle.remove)
-            options = {"use_cache": False} if hasattr(self.model, "config") else {}
-            output = self._call(self.model, self.values, (tokens,), options)
+            hooks.enter_context(self.heads)
+            output = self._call(self.model, self.values, (tokens,), call_options(self.model))
         logits = getattr(output, "logits", output[0] if isinstance(output, tuple) else output)
         if isinstance(logits, Tensor):
             self.outputs["logits"] = logits.detach()
@@ -216,7 +224,7 @@ class _Subject:
             return functional_call(module, dict(values), args, kwargs)
         except Exception as error:  # the user's model may fail in any way
             text = f"{type(error).__name__}: {' '.join(str(error).split()):.120}"
-            raise _CannotRunError(f"it does not run on {_TOKENS} tokens ({text})") from None
+            raise _CannotRunError(f"it does not run on {TOKENS} tokens ({text})") from None
 
     def stream(self, layer: int) -> Tensor:
         """What a block is given."""
@@ -286,7 +294,12 @@ def _look(subject: _Subject) -> Probe:
         f"{blocks}: each branch is added in proportion to the tensors that end it",
         f"{blocks}: weights read and write the stream along the sides of their fan-ins",
     )
-    return Probe(faults=tuple(faults), seen=() if faults else seen, constants=constants)
+    return Probe(
+        faults=tuple(faults),
+        seen=() if faults else seen,
+        constants=constants,
+        head_dim=subject.heads.size,
+    )
 
 
 def _stream_fault(subject: _Subject, layer: int) -> str | None:

@@ -144,18 +144,34 @@ def _recipe(check: Check, rules: Rules) -> Recipe:
     return _from_limit(recipe) if check.near_limit else recipe
 
 
+def forewarn(check: Check) -> None:
+    """Warn, once, of what plans of this model warn of: at one larger size than the first.
+
+    Measuring plans many, at every size and seed, and would say it of each.
+    """
+    # The second of each, where there is one: small enough to be run.
+    larger = {axis: check.sizes(axis)[:2][-1] for axis in ("width", "depth")}
+    _plan(check, _recipe(check, check.rules[0]), replace(check.base, **larger))
+
+
 def _planned(check: Check, recipe: Recipe, target: Scale, seed: int) -> tuple[nn.Module, Plan]:
-    """A model of that size, initialised. Multipliers are never folded: sizes are without them."""
-    model = _model(check, target)
-    has_buffer = isinstance(getattr(model, "residual_multipliers", None), torch.Tensor)
-    way = "buffer" if has_buffer else "hook"
+    """A model of that size, initialised."""
     with warnings.catch_warnings():
-        if check.recipe is None:  # its cautions are of a recipe that the user never trains with
-            warnings.simplefilter("ignore", UserWarning)
-        planned = make_plan(model, recipe, target, overrides=check.task.overrides, multipliers=way)
+        warnings.simplefilter("ignore", UserWarning)  # said before (`forewarn`)
+        model, planned = _plan(check, recipe, target)
     give_memory(model, choose_device(check.device))
     planned.initialise(seed)
     return model, planned
+
+
+def _plan(check: Check, recipe: Recipe, target: Scale) -> tuple[nn.Module, Plan]:
+    """A model of that size, and its plan. Multipliers are never folded: sizes are without them."""
+    model = _model(check, target)
+    has_buffer = isinstance(getattr(model, "residual_multipliers", None), torch.Tensor)
+    way = "buffer" if has_buffer else "hook"
+    return model, make_plan(
+        model, recipe, target, overrides=check.task.overrides, multipliers=way
+    )
 
 
 def _model(check: Check, scale: Scale) -> nn.Module:
