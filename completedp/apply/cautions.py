@@ -30,8 +30,10 @@ _OWN_SCALES: dict[str, Callable[[Any], Any]] = {
     "scale_depth": lambda config: config.num_hidden_layers**0.5,  # MiniCPM's
     "dim_model_base": lambda config: config.hidden_size,
 }
+HEADS_NOT_VISIBLE = "head size not visible"
+"""What a caution begins with."""
 _HEADS = (
-    "head size not visible{}, so that nobody checks it: keep it the same at every width yourself, "
+    HEADS_NOT_VISIBLE + "{}, so that nobody checks it: keep it the same at every width yourself, "
     "or give the attention modules an attribute head_dim"
 )
 _SAME = 4e-3

@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from completedp.apply.model_map import ModelMap
@@ -21,17 +23,17 @@ from completedp.apply.structure import unwrapped
 
 TOKENS = 6
 """That a model is run on."""
-_FUSED = "scaled_dot_product"
 
 
 class HeadSizes(TorchDispatchMode):
-    """The sizes of the heads of all attention that runs inside."""
+    """The sizes of the heads of all attention that runs inside, for as long as it is entered."""
 
     supports_higher_order_operators = True  # which pass
 
     def __init__(self) -> None:
         super().__init__()
         self.sizes: set[int] = set()
+        self._fused = _FusedAttention(self.sizes)
         self._products: tuple[int, int] | None = None
         """Of the last batch of matrix products: how many numbers it gave, and the size of what was
         summed over."""
@@ -41,6 +43,15 @@ class HeadSizes(TorchDispatchMode):
         """The one that there is; None where none was seen, or several."""
         return next(iter(self.sizes)) if len(self.sizes) == 1 else None
 
+    def __enter__(self) -> HeadSizes:
+        self._fused.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._fused.__exit__(*error)
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -48,11 +59,10 @@ class HeadSizes(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        """Attention that is written out. Here every way to write a product of matrices is one."""
         output = func(*args, **(kwargs or {}))
         name = func.__name__.partition(".")[0]
-        if _FUSED in name:
-            self.sizes.add(int(args[0].shape[-1]))
-        elif name in ("bmm", "baddbmm"):
+        if name in ("bmm", "baddbmm"):
             self._products = output.numel(), int(args[-1].shape[-2])
         elif name in ("_softmax", "_safe_softmax") and _is_square(args[0]):
             count, summed = self._products or (0, 0)
@@ -61,9 +71,30 @@ class HeadSizes(TorchDispatchMode):
         return output
 
 
+class _FusedAttention(TorchFunctionMode):
+    """The size of the queries as they are given: kernels pad them."""
+
+    def __init__(self, sizes: set[int]) -> None:
+        super().__init__()
+        self._sizes = sizes
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is F.scaled_dot_product_attention:
+            query = args[0] if args else given["query"]
+            self._sizes.add(int(query.shape[-1]))
+        return func(*args, **given)
+
+
 def _is_square(scores: Tensor) -> bool:
     """Of every token with every token: a router's are of tokens with experts."""
-    return scores.ndim > 2 and scores.shape[-2:] == (TOKENS, TOKENS)
+    return scores.ndim > 2 and scores.shape[-2] == scores.shape[-1]
 
 
 def head_dim_by_shapes(model_map: ModelMap) -> int | None:
@@ -74,12 +105,18 @@ def head_dim_by_shapes(model_map: ModelMap) -> int | None:
     model = unwrapped(model_map.model)
     if model_map.structure.embedding is None or why_not_called(model):
         return None
-    with torch.device("meta"), torch.no_grad(), unchanged(model), HeadSizes() as seen:
-        with suppress(Exception):  # the user's model may fail in any way
-            tensors = (*model.named_parameters(), *model.named_buffers())
-            values = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
-            tokens = torch.zeros(1, TOKENS, dtype=torch.long)
-            functional_call(model, values, (tokens,), call_options(model))
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    values = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
+    seen = HeadSizes()
+    with (
+        torch.device("meta"),
+        torch.no_grad(),
+        unchanged(model),
+        suppress(Exception),  # the user's model may fail in any way
+        seen,
+    ):
+        tokens = torch.zeros(1, TOKENS, dtype=torch.long)
+        functional_call(model, values, (tokens,), call_options(model))
     return seen.size
 
 
@@ -99,7 +136,7 @@ def why_not_called(model: nn.Module) -> str:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """What modules set on themselves inside, such as flags, or tables for so many tokens, is undone."""
+    """What modules set on themselves inside, such as flags or tables of angles, is undone."""
     before = {module: (dict(vars(module)), dict(module._buffers)) for module in model.modules()}
     try:
         yield

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -88,6 +88,16 @@ class Probe:
 
 class _CannotRunError(Exception):
     """Why a model cannot be probed."""
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """The user's model may fail in any way."""
+    try:
+        yield
+    except Exception as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split()):.120}"
+        raise _CannotRunError(f"it does not run on {TOKENS} tokens ({text})") from None
 
 
 _probed: WeakKeyDictionary[nn.Module, tuple[tuple[TensorInfo, ...], Probe]] = WeakKeyDictionary()
@@ -220,11 +230,8 @@ class _Subject:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        try:
+        with _running():
             return functional_call(module, dict(values), args, kwargs)
-        except Exception as error:  # the user's model may fail in any way
-            text = f"{type(error).__name__}: {' '.join(str(error).split()):.120}"
-            raise _CannotRunError(f"it does not run on {TOKENS} tokens ({text})") from None
 
     def stream(self, layer: int) -> Tensor:
         """What a block is given."""
@@ -404,7 +411,9 @@ def _gradients(
     leaves = {n: changed.get(n, subject.values[n]).detach().clone().requires_grad_() for n in names}
     output = subject.block(layer, changed | leaves, arguments["hooks"])
     weights = torch.linspace(1.0, 2.0, output.numel()).view_as(output) * listened.float()
-    found = torch.autograd.grad((output * weights).sum(), list(leaves.values()), allow_unused=True)
+    wanted = list(leaves.values())
+    with _running():  # again, where activations are not kept but computed a second time
+        found = torch.autograd.grad((output * weights).sum(), wanted, allow_unused=True)
     return {name: grad for name, grad in zip(leaves, found, strict=True) if grad is not None}
 
 

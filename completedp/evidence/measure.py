@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from completedp.apply.heads import HeadSizes
 from completedp.apply.model_map import TensorInfo
 from completedp.apply.plan import Plan
 from completedp.apply.structure import fans, is_norm
@@ -58,14 +59,19 @@ is wrong shows in the change as well."""
 def measure(
     task: Task, model: nn.Module, planned: Plan, *, examples: int, steps: int, seed: int
 ) -> Sizes:
-    """Train for `steps` at constant rates in the model's precision, and measure."""
+    """Train for `steps` at constant rates in the model's precision, and measure.
+
+    The size of its heads, where nothing told it before, is seen on the way (`planned.map`).
+    """
     tensors, blocks = planned.map.tensors, planned.map.blocks
     optimizer = planned.optimizer()
     loss = task.batch_loss(model)
     batches = training_batches(task.data, examples, seed, next(model.parameters()).device)
     probe = next(batches)
     at_start = copy.deepcopy(model)
-    before, returned = _capture(model, loss, probe, blocks, seed)
+    with HeadSizes() as heads:
+        before, returned = _capture(model, loss, probe, blocks, seed)
+    planned.map.seen_head_dim = planned.map.seen_head_dim or heads.size
     squares: dict[str, list[Tensor]] = defaultdict(list)
     with _seeded(seed, probe):
         for step in range(steps):
