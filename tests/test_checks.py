@@ -666,7 +666,7 @@ def test_what_cannot_be_read_is_said() -> None:
     def loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         return model(inputs)[0].square().mean()
 
-    with pytest.warns(UserWarning, match="returns, a list, has no logits that can be read"):
+    with pytest.warns(UserWarning, match="not measured: it returns a list"):
         check = cdp.coordcheck(lambda scale: Lists(scale.width, scale.depth), loss=loss, **NANO)
     assert "output" not in {row.what for row in check.rows}
 

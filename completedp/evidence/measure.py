@@ -181,10 +181,10 @@ def _readable(outputs: list[Any]) -> Tensor | None:
             return found.detach()
     except (AttributeError, LookupError):
         pass
-    given = f"what the model returns, a {type(outputs[-1]).__name__}," if outputs else "its output"
+    why = f"it returns a {type(outputs[-1]).__name__}" if outputs else "its loss calls parts of it"
     warnings.warn(
-        f"{given} has no logits that can be read: what it does behind its head is not measured; "
-        "let it return a tensor, a tuple that begins with one, or something with .logits",
+        f"what the model does behind its head is not measured: {why}, in which nobody can find "
+        "logits; let it return a tensor, a tuple that begins with one, or something with .logits",
         stacklevel=2,
     )
     return None
