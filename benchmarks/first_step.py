@@ -1,6 +1,6 @@
 """Where the time to the first step of a stack goes, on a GPU.
 
-    python benchmarks/first_step.py [--shapes 64x4 128x8 64x8] [--slots 16]
+    python benchmarks/first_step.py [--shapes 64x4 128x8 64x8] [--slots 16] [--json]
 
 Each line is a stack of another shape, in one process with empty caches and then in another with
 theirs: seconds to the first step, those of them in the compiler by its own count, and milliseconds
@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=["64x4", "128x8", "64x8"])
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--no-autotune", action="store_true")
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -74,15 +75,16 @@ def main() -> None:
             "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
             "TRITON_CACHE_DIR": f"{cache}/triton",
         }
-        runs = {
-            "empty caches, one process": args.shapes,
-            "again": args.shapes,
-        }
-        for title, shapes in runs.items():
-            print(f"{title}:", flush=True)
-            command = [sys.executable, __file__, "--child", "--slots", str(args.slots)]
-            command += ["--no-autotune"] * args.no_autotune
-            subprocess.run([*command, "--shapes", *shapes], env=env, check=True)
+        command = [sys.executable, __file__, "--child", "--slots", str(args.slots)]
+        command += ["--no-autotune"] * args.no_autotune + ["--shapes", *args.shapes]
+        found = {}
+        for title in ("empty", "again"):
+            said = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
+            found[title] = [json.loads(line) for line in said.stdout.splitlines()]
+            if not args.json:
+                print(f"{title}:\n{said.stdout}", end="", flush=True)
+        if args.json:
+            print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """How long a person waits: `completedp --help`, and plans of 70B-shaped models on meta tensors.
 
-    python benchmarks/latency.py
+    python benchmarks/latency.py [--json]
 
 Hugging Face's Llama is planned too where transformers is there.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import subprocess
 import sys
 import time
+import warnings
 from importlib.util import find_spec
 
 import torch
@@ -21,23 +23,32 @@ from completedp.lm.reference import meta_model
 
 
 def main() -> None:
-    """Print medians of five."""
+    """Print medians of five, in seconds."""
+    warnings.simplefilter("ignore")  # cautions about targets that nobody trains
+    found = {}
     times = []
     for _ in range(5):
         start = time.perf_counter()
         subprocess.run([sys.executable, "-m", "completedp", "--help"], capture_output=True)
         times.append(time.perf_counter() - start)
-    print(f"completedp --help: {statistics.median(times):.2f} s")
+    found["completedp --help"] = statistics.median(times)
     target = cdp.Scale(width=8192, depth=80, batch=4_000_000, tokens=2 * 10**12)
     model = meta_model(cdp.ModelConfig(vocab=128_256, width=8192, depth=80))
-    time_plan("reference model", model, cdp.Recipe.default(), target)
+    found |= time_plan("reference model", model, cdp.Recipe.default(), target)
     if find_spec("transformers"):
         base = cdp.Scale(width=512, depth=4, batch=65_536, tokens=10**8)
         recipe = cdp.Recipe.for_model(llama(512, 4), base)
-        time_plan("Hugging Face Llama", llama(8192, 80), recipe, target)
+        found |= time_plan("Hugging Face Llama", llama(8192, 80), recipe, target)
+    if "--json" in sys.argv:
+        print(json.dumps({"seconds": found}))
+        return
+    for what, seconds in found.items():
+        print(f"{what}: {seconds:.3f} s")
 
 
-def time_plan(name: str, model: nn.Module, recipe: cdp.Recipe, target: cdp.Scale) -> None:
+def time_plan(
+    name: str, model: nn.Module, recipe: cdp.Recipe, target: cdp.Scale
+) -> dict[str, float]:
     """The median of five plans, parameter groups included."""
     times = []
     for _ in range(5):
@@ -45,7 +56,7 @@ def time_plan(name: str, model: nn.Module, recipe: cdp.Recipe, target: cdp.Scale
         cdp.plan(model, recipe, target).param_groups()
         times.append(time.perf_counter() - start)
     count = sum(p.numel() for p in model.parameters()) / 1e9
-    print(f"plan of {name}, {count:.0f}B parameters: {statistics.median(times):.3f} s")
+    return {f"plan of the {name}, {count:.0f}B parameters": statistics.median(times)}
 
 
 def llama(width: int, depth: int) -> nn.Module:

@@ -54,7 +54,7 @@ def make_study(
     """That study in a store, new or there already."""
     config = settings(data, **changes)
     start = recipe or make_recipe()
-    return open_study(store, name, spec_from(config, task_from(config, start.head_dim), start))
+    return open_study(store, name, spec_from(config, task_from(config, start), start))
 
 
 def objective_of(study: Study, data: str, **changes: Any) -> Objective:

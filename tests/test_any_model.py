@@ -233,6 +233,39 @@ def test_a_convolution_embeds_patches(tmp_path: Path) -> None:
         assert [row.status for row in study.trials()] == ["ok"] * 3
 
 
+def test_a_search_says_its_doubts_its_cost_and_what_it_found(
+    tokens: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In Python, too: a base that is too short before it is searched, and the ladder at the end."""
+    loud = QUICK | {"quiet": False, "context": CONTEXT, "eval_examples": 8}
+    with (
+        pytest.warns(cdp.ScaleWarning, match="base is small or short: .*12 steps"),
+        search(own.nano, TEXT, tokens, trials=2, store=str(tmp_path / "s.db"), **loud) as study,
+    ):
+        assert "cost: 2 trials" in capsys.readouterr().err
+        study.best(seeds=1)
+    said = capsys.readouterr().err
+    assert "cost: " in said
+    assert "1 fresh seed:" in said
+    assert "    start " in said
+
+
+def test_a_recipe_brings_its_overrides(tmp_path: Path) -> None:
+    """What a recipe was searched with need not be said again: to sweep, to search, to train and
+    for what these cost."""
+    given = make_task(own.vit, own.images, loss=own.classification, overrides=own.VIT_OVERRIDES)
+    recipe = given.recipe(IMAGES)
+    rest = {"data": own.images, "loss": own.classification, "eval_examples": 8}
+    with search(own.vit, recipe=recipe, **rest, trials=1, store=str(tmp_path / "s.db"), **QUICK):
+        pass
+    found = cdp.sweep(
+        own.vit, recipe=recipe, **rest, factors=(1,), seeds=1, out=tmp_path / "sweep", **QUICK
+    )
+    assert len(found.lines) == 1
+    result = cdp.train(own.vit, recipe, IMAGES, out=tmp_path / "run", device="cpu", **rest)
+    assert result.status == "ok"
+
+
 def test_frozen_tensors_keep_a_model_out_of_slots(tokens: str) -> None:
     """A frozen tensor has no plan: the model trains one trial at a time, with its own values."""
 

@@ -68,7 +68,7 @@ def make_cells(
         space=make_space(recipe, "global", tunables=("lr",)),
         recipe=recipe,
         sites=(),
-        task=task_from(config, recipe.head_dim).identity(recipe.base),
+        task=task_from(config, recipe).identity(recipe.base),
         trials=1,
     )
     study = open_study(store, "cells", spec)

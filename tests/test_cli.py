@@ -221,6 +221,7 @@ def test_doctor() -> None:
         (("coordcheck", "--parameterisation"), "parameterisations = []"),
         (("coordcheck", "--tolerance", "nan"), "tolerance = nan"),
         (("data", "stdlib", "--out", "o", "--tokenizer", "bpe", "--vocab", "1e9"), "too large"),
+        (("data", "stdlib", "--out", "o", "--vocab", "32000"), "--tokenizer bpe with it"),
         (("sweep", "--data", "x", "--out", "y"), "'x'"),
         (("sweep", "--data", "x", "--out", "y", "--z-loss", "nan"), "z_loss = nan"),
         (("figure", "lr-widht"), "'lr-widht'"),

@@ -167,7 +167,7 @@ def test_the_loop_measures_the_noise_of_its_examples(
     recipe = make_recipe(steps=300, lr=1e-12, weight_decay=0.0, eps=1e3)
     asked = config(data, tmp_path / "run", noise_every=1, z_loss=0.0)
     found = train(asked, recipe=recipe, quiet=True)
-    task = task_from(asked, recipe.head_dim)
+    task = task_from(asked, recipe)
     model = Transformer(MODEL).double()
     planned = plan(model, recipe, recipe.base)
     planned.initialise(asked.seed)

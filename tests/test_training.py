@@ -121,6 +121,40 @@ def test_killed_run_resumes_to_the_same_end(data: str, recipe: Recipe, tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("steps", "given", "every"),
+    [
+        (585, None, 58),
+        (20_000, None, 500),
+        (3, None, 1),
+        (585, 0, 0),
+        (20_000, 2_000, 2_000),
+    ],
+)
+def test_a_run_has_checkpoints_whatever_its_length(
+    steps: int, given: int | None, every: int
+) -> None:
+    """A tenth of the run is lost at most, and 500 steps, unless another number is given."""
+    asked = TrainConfig(data="tokens", out="runs/a", checkpoint_every=given)
+    assert asked.save_every(steps) == every
+
+
+def test_a_run_says_where_it_goes_on(
+    data: str, recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that was begun is told of: with a checkpoint its step, without one that it is lost;
+    a new one is not."""
+    part = config(data, tmp_path / "run", stop_after=50)
+    train(part, recipe=recipe)
+    assert "checkpoint" not in capsys.readouterr().err
+    train(replace(part, stop_after=60), recipe=recipe)
+    assert "goes on after step 50 of 100" in capsys.readouterr().err
+    for file in (tmp_path / "run").glob(f"{Path(FILE).stem}*"):
+        file.unlink()
+    train(replace(part, stop_after=10), recipe=recipe)
+    assert "no checkpoint yet: from the first step again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
 )
 def test_interrupted_run_loses_nothing(

@@ -28,6 +28,7 @@ from completedp.theory.trust import (
     LEAST_WIDTH,
     LONGEST_TAU,
     doubts,
+    few_steps,
     few_tokens,
     idle_decay,
     small_base,
@@ -182,6 +183,19 @@ def test_a_batch_in_sequences_is_doubted() -> None:
     assert "not sequences" in line
     half = replace(base, batch=base.batch // 2)
     assert list(few_tokens(half, half / base)) == []
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "doubted"),
+    [(4.0, 1.0, True), (2.0, 1.0, False), (4.0, 4.0, False), (8.0, 2.0, True), (1.0, 0.25, False)],
+)
+def test_a_batch_that_outgrows_its_tokens_is_doubted(
+    batch: float, tokens: float, doubted: bool
+) -> None:
+    """Beyond twice what the tokens grow by, both ratios are quoted; a shorter run alone is none."""
+    lines = list(few_steps(Ratios(batch=batch, tokens=tokens)))
+    assert len(lines) == doubted
+    assert all(f"batch grows x{batch:g} and the tokens x{tokens:g}" in line for line in lines)
 
 
 def test_a_decay_that_does_nothing_is_said() -> None:

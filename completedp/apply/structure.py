@@ -339,8 +339,12 @@ def _own_class(module: nn.Module) -> type:
 
 def is_norm(module: nn.Module) -> bool:
     """A module called Norm, or with nothing but vectors: a gain and perhaps a bias."""
-    own = dict(module.named_parameters(recurse=False))
-    if not own or any(p.ndim != 1 for p in own.values()) or any(True for _ in module.children()):
+    own = {name: p for name, p in module._parameters.items() if p is not None}
+    if (
+        not own
+        or any(p.ndim != 1 for p in own.values())
+        or any(child is not None for child in module._modules.values())
+    ):
         return False
     return "norm" in type(module).__name__.lower() or (
         "weight" in own and own.keys() <= {"weight", "bias"}

@@ -27,8 +27,8 @@ class DataVerb(Verb):
     """Folder to write."""
     tokenizer: str = "bytes"
     """bytes, bpe (train one of --vocab tokens on the source), or a tokenizer's JSON file."""
-    vocab: int = 4096
-    """Vocabulary of a BPE to be trained."""
+    vocab: int | None = None
+    """Vocabulary of a BPE to be trained; 4096 if not given."""
     valid_fraction: float = 0.01
     """Share of the documents held out for validation."""
     text_field: str = "text"

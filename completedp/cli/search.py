@@ -49,11 +49,12 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
         """Search, and say what was found."""
         from completedp.studies.outlook import outlook, searched
         from completedp.studies.run import open_study
-        from completedp.studies.session import work_shown
+        from completedp.studies.session import warn_of_base, work_shown
         from completedp.studies.store import Store
         from completedp.training.estimate import Estimate, estimate_trials, say_estimate
 
         objective = self._objective(as_config(self, StudyConfig))
+        warn_of_base(objective)
         spec, runner = objective.spec, objective.runner
         ahead = outlook(searched(spec), self.store, self.study)
         found = estimate_trials(runner, spec.recipe, ahead.left, peak=self.peak)

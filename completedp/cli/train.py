@@ -41,10 +41,10 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         config = as_config(self, TrainConfig)
         before = steps_done(config)
         if self.dry_run:
-            return 0 if is_follower() else print_estimate(self._estimate(config, before), self.json)
+            return 0 if is_follower() else print_estimate(self._estimate(config), self.json)
         if not is_follower():
             with suppress(CompletedpError):  # a mistake, which all ranks have to hear of: below
-                say_estimate(self._estimate(config, before))
+                say_estimate(self._estimate(config))
         try:
             result = train(config)
         except (AgreedError, Interrupted) as stop:
@@ -86,28 +86,10 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         else:
             name_next(f"completedp report {out}")
 
-    def _estimate(self, config: TrainConfig, before: int) -> Estimate:
+    def _estimate(self, config: TrainConfig) -> Estimate:
         from completedp.tasks.task import task_from
-        from completedp.training.devices import choose_device
-        from completedp.training.distributed import world_size
-        from completedp.training.estimate import estimate_run
+        from completedp.training.estimate import estimate_config
 
         recipe = config.load_recipe()
-        task, target, ranks = (
-            task_from(config, recipe.head_dim),
-            config.target(recipe),
-            world_size(),
-        )
-        config.examples(task.data.examples(target.batch), ranks)
-        last = min(target.steps, self.stop_after or target.steps)
-        return estimate_run(
-            task,
-            recipe,
-            target,
-            choose_device(self.device),
-            steps=max(0, last - before),
-            micro_batch=self.micro_batch,
-            compile=self.compile,
-            ranks=ranks,
-            peak=self.peak,
-        )
+        task = task_from(config, recipe)
+        return estimate_config(config, task, recipe, peak=self.peak)

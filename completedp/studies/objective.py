@@ -115,7 +115,7 @@ class Objective:
     def of(cls, study: Study, sources: Sources, options: WorkerConfig) -> Objective:
         """A stored study's, from what a worker was given."""
         spec = StudySpec.from_dict(study.spec)
-        task = same_task(sources, spec.task, spec.recipe.head_dim)
+        task = same_task(sources, spec.task, spec.recipe)
         return cls(spec, task, options, study)
 
     @property

@@ -72,8 +72,7 @@ def start(
     default = Recipe.default()
     if recipe is None and base is None and model is None:
         recipe = default
-    head_dim = None if recipe is None else recipe.head_dim
-    task = make_task(model, data, head_dim=head_dim, **of_task)
+    task = make_task(model, data, recipe=recipe, **of_task)
     return task, recipe or task.recipe(base or default.base)
 
 

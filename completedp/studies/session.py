@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
-from completedp.common.errors import DataWarning
+from completedp.common.errors import DataWarning, ScaleWarning
 from completedp.common.progress import Reporter
 from completedp.studies.cells import work_of
 from completedp.studies.config import REACH, WorkerConfig
@@ -25,10 +25,13 @@ from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Scale
+from completedp.theory.scale import Ratios, Scale
+from completedp.theory.trust import small_base
 from completedp.training.estimate import estimate_trials, say_estimate
 
 DEFAULT_SPACE = "kronecker"
+_LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
+"""What is searched small is for something larger, however much."""
 
 
 def search(
@@ -104,6 +107,7 @@ def search(
     )
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     objective = Objective(spec, task, options)
+    warn_of_base(objective)
     if not quiet:
         left = outlook(searched(spec), store, study).left
         say_estimate(estimate_trials(objective.runner, begin, left))
@@ -142,7 +146,10 @@ class Search:
             trials = trials_for_best(self.study, self.objective, rungs=rungs, seeds=seeds)
             say_estimate(estimate_trials(self.objective.runner, self.objective.recipe, trials))
         with shown_rungs(quiet=quiet) as progress:
-            return best(self.study, self.objective, rungs=rungs, seeds=seeds, progress=progress)
+            found = best(self.study, self.objective, rungs=rungs, seeds=seeds, progress=progress)
+        if not quiet:
+            print(found.lines(), file=sys.stderr, flush=True)
+        return found
 
     @property
     def status(self) -> Status:
@@ -172,6 +179,15 @@ class Search:
         return self.status.lines()
 
     __repr__ = __str__
+
+
+def warn_of_base(objective: Objective) -> None:
+    """Say what is to doubt of the base before it is searched, and not when the search is paid."""
+    base = objective.recipe.base
+    parameters = sum(p.numel() for p in objective.task.blank(base).parameters())
+    each = base.tokens / parameters if objective.task.data.unit > 1 else None  # examples are none
+    for line in small_base(base, _LARGER, each):
+        warnings.warn(line, ScaleWarning, stacklevel=3)
 
 
 def work_shown(

@@ -30,6 +30,7 @@ from completedp.tasks.config import EVAL_EXAMPLES, Z_LOSS, Sources, TaskConfig
 from completedp.tasks.data import Data, make_data
 from completedp.tasks.losses import ModelLoss, next_token_loss, transformer_loss
 from completedp.tasks.sources import function_from, maker_from, name_of, overrides_from, short
+from completedp.theory.overrides import merged
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
@@ -175,15 +176,18 @@ def make_task(
     loss: ModelLoss | str | None = None,
     context: int | None = None,
     shape: Shape | None = None,
-    head_dim: int | None = None,
+    recipe: Recipe | None = None,
     z_loss: float = Z_LOSS,
     eval_examples: int = EVAL_EXAMPLES,
     overrides: Mapping[str, str] | None = None,
 ) -> Task:
     """A task from what a user gives: functions, or their names on the command line.
 
-    Without a model it is the reference model, of the shape given, for a folder of tokens.
+    Without a model it is the reference model, of the shape given, for a folder of tokens. A
+    `recipe` that is to be trained by brings the size of its heads, and its overrides.
     """
+    head_dim = None if recipe is None else recipe.head_dim
+    inherited = {} if recipe is None else recipe.overrides
     if isinstance(data, str) and ":" in data:
         data = function_from(data, "data")
     made = make_data(data, context)
@@ -208,26 +212,26 @@ def make_task(
         loss=loss,
         z_loss=z_loss,
         eval_examples=eval_examples,
-        overrides=dict(overrides or {}),
+        overrides=merged(overrides or {}, inherited),
     )
 
 
-def task_from(config: TaskConfig, head_dim: int | None = None) -> Task:
-    """The task that a config names; `head_dim` is the recipe's, if any."""
+def task_from(config: TaskConfig, recipe: Recipe | None = None) -> Task:
+    """The task that a config names, to be trained by a recipe."""
     return make_task(
         config.model,
         config.data,
         loss=config.loss,
         context=config.context,
         shape=config.shape,
-        head_dim=head_dim,
+        recipe=recipe,
         z_loss=config.z_loss,
         eval_examples=config.eval_sequences,
         overrides=overrides_from(config.override),
     )
 
 
-def same_task(sources: Sources, identity: Mapping[str, Any], head_dim: int | None) -> Task:
+def same_task(sources: Sources, identity: Mapping[str, Any], recipe: Recipe) -> Task:
     """The task of a study, from what a worker was given and what the study says of the rest."""
     shape = identity["shape"]
     return make_task(
@@ -236,7 +240,7 @@ def same_task(sources: Sources, identity: Mapping[str, Any], head_dim: int | Non
         loss=sources.loss,
         context=identity["unit"],
         shape=None if shape is None else Shape(**shape),
-        head_dim=head_dim,
+        recipe=recipe,
         z_loss=identity["z_loss"] or 0.0,
         eval_examples=identity["eval_examples"],
         overrides=identity["overrides"],

@@ -27,6 +27,9 @@ tokens; those tuned at fewer than 1 lost it."""
 LONGEST_TAU = 10
 """Run lengths (timescale.py). Over a run, decay then takes less than a tenth of a weight. The best
 tau is around (tokens a parameter)^-0.53, below 1 (Power Lines, 2505.13738)."""
+MOST_BATCH_FOR_TOKENS = 2
+"""How much more the batch may grow than the tokens do. By the rule, and at the base's best learning
+rate, x2 cost 0.03 nats, x4 cost 0.5 and x8 0.7 (docs/transfer.md, a base of 1,024 steps)."""
 MOST_SHRUNK = 16
 """Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
 """
@@ -51,6 +54,7 @@ def doubts(
     yield from small_base(recipe.base, ratios, recorded or tokens_per_parameter)
     yield from unchecked(recipe, ratios)
     yield from few_tokens(target, ratios)
+    yield from few_steps(ratios)
     yield from idle_decay(taus)
 
 
@@ -102,6 +106,16 @@ def few_tokens(target: Scale, ratios: Ratios) -> Iterator[str]:
         yield (
             f"a batch of {target.batch:,} tokens is {1 / ratios.batch:,.0f} times less than the "
             "base's: batch counts tokens, not sequences"
+        )
+
+
+def few_steps(ratios: Ratios) -> Iterator[str]:
+    """Where the batch grows by so much more than the tokens that its rule breaks."""
+    if ratios.batch / ratios.tokens > MOST_BATCH_FOR_TOKENS * _SAME and ratios.batch > _SAME:
+        yield (
+            f"the batch grows x{ratios.batch:.3g} and the tokens x{ratios.tokens:.3g}: beyond "
+            f"x{MOST_BATCH_FOR_TOKENS} of the tokens' growth the batch rule broke at the base's "
+            "best learning rate (x4 cost 0.5 nats); grow both, or tune at a larger batch"
         )
 
 

@@ -12,6 +12,8 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 Parallel = Literal["fsdp", "ddp"]
+MOST_BETWEEN_CHECKPOINTS = 500
+"""Steps, where nothing else is said."""
 NOISE_EVERY = 50
 """Steps between measurements of the gradient's noise, where nothing else is said."""
 
@@ -45,8 +47,8 @@ class TrainConfig(TaskConfig):
     not given."""
     eval_every: int = 0
     """Steps between evaluations; 0 evaluates at the end alone."""
-    checkpoint_every: int = 500
-    """Steps between checkpoints; 0 keeps none."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; 0 keeps none. A tenth of the run if not given, 500 at most."""
     log_every: int = 10
     """Steps between lines of metrics.jsonl."""
     stop_after: int | None = None
@@ -73,12 +75,11 @@ class TrainConfig(TaskConfig):
         for name in ("out", "recipe"):
             check_path(name, getattr(self, name))
         check_number("log_every", self.log_every, low=1)
-        for name in ("eval_every", "checkpoint_every", "clip"):
+        for name in ("eval_every", "clip"):
             check_number(name, getattr(self, name), low=0)
-        if self.stop_after is not None:
-            check_number("stop_after", self.stop_after, low=1)
-        if self.noise_every is not None:
-            check_number("noise_every", self.noise_every, low=0)
+        for name, low in (("checkpoint_every", 0), ("noise_every", 0), ("stop_after", 1)):
+            if (given := getattr(self, name)) is not None:
+                check_number(name, given, low=low)
         if self.dtype not in ("auto", "float32", "bfloat16", "float64"):
             raise CompletedpError(
                 f"unknown dtype {self.dtype!r}: choose auto, float32, bfloat16 or float64"
@@ -91,6 +92,12 @@ class TrainConfig(TaskConfig):
         return scale_like(
             recipe.base, width=self.width, depth=self.depth, batch=self.batch, tokens=self.tokens
         )
+
+    def save_every(self, steps: int) -> int:
+        """Steps between checkpoints of a run of so many; 0 where none are kept."""
+        if self.checkpoint_every is not None:
+            return self.checkpoint_every
+        return min(MOST_BETWEEN_CHECKPOINTS, max(1, steps // 10))
 
     @property
     def measure_noise_every(self) -> int:

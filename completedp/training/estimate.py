@@ -28,9 +28,12 @@ from completedp.tasks.task import REFERENCE, Task, give_memory
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.scale import Scale
+from completedp.training.config import TrainConfig
 from completedp.training.cost import COMPILING, Cost, Speed, cost_of, flop_a_token, gpu_speed
-from completedp.training.devices import choose_dtype, device_name
+from completedp.training.devices import choose_device, choose_dtype, device_name
+from completedp.training.distributed import world_size
 from completedp.training.feeds import sample_batch
+from completedp.training.folder import steps_done
 from completedp.training.memory import free_memory, is_out_of_memory, slots_for
 from completedp.training.runner import Runner
 
@@ -151,6 +154,26 @@ def estimate_trials(
         memory, most = max(memory, at_once * each), max(most, at_once)
         whole = whole and found.kept is not None
     return replace(_together(parts, memory, most), memory_whole=whole)
+
+
+def estimate_config(
+    config: TrainConfig, task: Task, recipe: Recipe, *, peak: float | None = None
+) -> Estimate:
+    """Of what is left of the run that a config asks for."""
+    target, ranks = config.target(recipe), world_size()
+    config.examples(task.data.examples(target.batch), ranks)
+    last = min(target.steps, config.stop_after or target.steps)
+    return estimate_run(
+        task,
+        recipe,
+        target,
+        choose_device(config.device),
+        steps=max(0, last - steps_done(config)),
+        micro_batch=config.micro_batch,
+        compile=config.compile,
+        ranks=ranks,
+        peak=peak,
+    )
 
 
 def estimate_run(

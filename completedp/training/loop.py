@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -85,7 +86,7 @@ def train(
         done = None
         with ranks.together():
             recipe = recipe or config.load_recipe()
-            task = task or task_from(config, recipe.head_dim)
+            task = task or task_from(config, recipe)
             # What makes this run the run it is; on disk beside how it was asked for.
             identity = {"data_digest": task.data.digest, "recipe_digest": recipe_digest(recipe)}
             if ranks.first:
@@ -193,6 +194,7 @@ class _Run:
                     f"{self.target.steps} steps: remove it to start over"
                 )
             if ranks.first:
+                self._say_where_it_begins((folder / "config.json").exists())
                 self.recipe.save(folder / "recipe.json")
                 _write_json(folder / "plan.json", self.plan.to_dict())
                 _write_json(folder / "config.json", config.to_dict() | identity)  # says whose
@@ -211,6 +213,14 @@ class _Run:
         self.pending_noise: list[tuple[int, Tensor]] = []
         self.stream: Iterator[Batch] | None = None
 
+    def _say_where_it_begins(self, again: bool) -> None:
+        """A run that goes on, or cannot: who killed it wants to know how much was lost."""
+        if again and not self.quiet:
+            where = f"goes on after step {self.step:,} of {self.target.steps:,}"
+            if not self.step:
+                where = "was begun and has no checkpoint yet: from the first step again"
+            print(f"{self.folder} {where}", file=sys.stderr, flush=True)
+
     def close(self) -> None:
         """Flush and close the files."""
         if self.metrics is not None:
@@ -223,7 +233,7 @@ class _Run:
     def go(self, interrupted: Callable[[], bool]) -> Result:
         """Train to the end, or to divergence, or to where the config or a signal says to stop."""
         config, steps = self.config, self.target.steps
-        last = min(steps, config.stop_after or steps)
+        last, save_every = min(steps, config.stop_after or steps), config.save_every(steps)
         try:
             waiting = "compiling" if config.compile else ""
             with Reporter("train", steps, self.step, quiet=self.quiet, waiting=waiting) as reporter:
@@ -235,8 +245,7 @@ class _Run:
                     at_end = self.step == steps
                     if config.eval_every and self.step % config.eval_every == 0 and not at_end:
                         self._log({"step": self.step, "valid_loss": finite(self._evaluate())})
-                    every = config.checkpoint_every
-                    if every and self.step % every == 0 and not at_end:
+                    if save_every and self.step % save_every == 0 and not at_end:
                         self._save()
                     # One of many ranks stops when all have heard of it, at the next reading.
                     if self.stop_asked or (self.ranks.alone and interrupted()):
@@ -446,7 +455,7 @@ class _Run:
             valid = finite(self._evaluate())
             status = "ok" if valid is not None else "diverged"
             self._log({"step": self.step, "valid_loss": valid})
-            if self.config.checkpoint_every:
+            if self.config.save_every(self.target.steps):
                 self._save()
         critical, plain = self.noise.critical_batch, self.noise.noise_scale
         result = Result(

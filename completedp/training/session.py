@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from completedp.common.checks import check_one_of
+from completedp.common.errors import CompletedpError
 from completedp.tasks.config import EVAL_EXAMPLES, Z_LOSS
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.sources import name_of
@@ -15,6 +17,8 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training import loop
 from completedp.training.config import TrainConfig
+from completedp.training.distributed import is_follower
+from completedp.training.estimate import estimate_config, say_estimate
 from completedp.training.folder import Result
 
 RUN_OPTIONS = (
@@ -63,7 +67,7 @@ def train(
         data,
         loss=loss,
         context=context,
-        head_dim=recipe.head_dim,
+        recipe=recipe,
         z_loss=z_loss,
         eval_examples=eval_examples,
         overrides=overrides,
@@ -79,4 +83,7 @@ def train(
         **target.to_dict(),
         **options,
     )
+    if not quiet and not is_follower():
+        with suppress(CompletedpError):  # a mistake, which all ranks have to hear of: below
+            say_estimate(estimate_config(config, task, recipe))
     return loop.train(config, task=task, recipe=recipe, quiet=quiet)
