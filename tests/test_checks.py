@@ -705,7 +705,7 @@ def vit_with_heads(heads: int | None, scale: Scale) -> nn.Module:
 
 def test_heads_that_grow_are_seen_with_any_data() -> None:
     """No probe can run a classifier of images: its heads are seen as it is measured."""
-    asked = SIZES | {"steps": 2, "tolerance": 1.0}
+    asked = SIZES | {"batch": 16, "steps": 2, "tolerance": 1.0}
     grown = VIT | {"make": partial(vit_with_heads, 4)}
     with pytest.raises(CompletedpError, match="head_dim is 32 and was 16 at base"):
         cdp.coordcheck(**grown, **asked)
