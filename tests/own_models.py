@@ -113,6 +113,7 @@ class ViT(nn.Module):
         self.position = nn.Parameter(torch.zeros(patches + 1, width))
         self.blocks = nn.ModuleList(Block(width, causal=False) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES, bias=False)
+        self.head_dim = HEAD  # said, since a model that reads no tokens is not run to see it
 
     def forward(self, images: Tensor) -> Tensor:
         patches = images.unfold(-2, PATCH, PATCH).unfold(-2, PATCH, PATCH)

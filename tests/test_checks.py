@@ -4,18 +4,22 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import foreign
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from models import of_scale
+from own_models import NanoGPT
 from planted_errors import caught_by, every_shift, has_no_effect, needs_training
-from torch import nn
+from torch import Tensor, nn
 
 import completedp as cdp
 from completedp.cli.main import _parse
@@ -29,6 +33,7 @@ from completedp.evidence.run import COORDCHECK, GRADCHECK, judge, measure_all, w
 from completedp.evidence.scaling import Measurement, limit_recipe, sweep
 from completedp.evidence.windows import byte_text, byte_windows
 from completedp.tasks.data import training_batches
+from completedp.tasks.losses import logits_of
 from completedp.tasks.task import give_memory, without_weights
 from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
@@ -555,6 +560,161 @@ def test_chance_in_a_model_is_not_taken_for_change() -> None:
     still = cdp.coordcheck(**options, lr=1e-12)
     moved = {r.what: r.values for r in still.rows if r.quantity == "change"}
     assert max(*moved["stream"], *moved["unembedding"]) < 1e-6
+
+
+# --- What a model returns, and what plans of it warn of
+
+NANO: dict[str, Any] = {**SIZES, "widths": (32, 64), "context": 16, "batch": 128, "tolerance": 0.3}
+
+
+class Returns(NanoGPT):
+    """Divides its logits by its width, and returns them as some model does."""
+
+    def __init__(self, scale: Scale, wrap: Callable[[Tensor], Any], divided: bool) -> None:
+        super().__init__(scale.width, scale.depth)
+        self.wrap, self.by = wrap, scale.width if divided else 1
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Any:
+        logits = super().forward(tokens) / self.by
+        if targets is None:
+            return self.wrap(logits)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def own_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return model(inputs, targets)
+
+
+class Given(NamedTuple):
+    """A tuple whose first is no logits, but that names them."""
+
+    loss: float
+    logits: Tensor
+
+
+RETURNS: dict[str, Callable[[Tensor], Any]] = {
+    "tensor": lambda logits: logits,
+    "tuple": lambda logits: (logits, None),
+    "attribute": lambda logits: Given(0.0, logits),
+    "dict": lambda logits: {"logits": logits},
+    "log-probabilities": lambda logits: logits.log_softmax(-1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:probed. logits = 0.015625 and was 0.03125 at base")
+@pytest.mark.parametrize("form", RETURNS)
+def test_what_a_model_returns_is_measured(form: str) -> None:
+    """What is done behind the head shows in a row of its own, in any form that losses read."""
+    sound = cdp.coordcheck(lambda scale: Returns(scale, RETURNS[form], divided=False), **NANO)
+    assert sound.passed, sound
+    check = cdp.coordcheck(lambda scale: Returns(scale, RETURNS[form], divided=True), **NANO)
+    (row,) = check.failures()
+    assert (row.quantity, row.what, row.expected) == ("change", "output", 0.0)
+    assert row.slope == pytest.approx(-1, abs=0.3)
+
+
+@pytest.mark.filterwarnings("ignore:probed. logits")
+def test_a_loss_that_a_model_returns_is_measured() -> None:
+    """One number is what a model with a loss of its own returns, and it moves alike at any size."""
+    for divided in (False, True):
+        make = partial(Returns, wrap=RETURNS["tensor"], divided=divided)
+        check = cdp.coordcheck(make, loss=own_loss, **NANO)
+        assert check.passed is not divided, check
+        assert {row.what for row in check.failures()} <= {"output"}
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda logits: logits[:, -1:], lambda logits: (logits.flatten(0, 1), 3)]
+)
+def test_what_the_head_gives_is_one_row(wrap: Callable[[Tensor], Any]) -> None:
+    """Returned as it is, or a part of it, it is measured as the head's output and not again."""
+
+    class Plain(NanoGPT):
+        def forward(self, tokens: Tensor) -> Any:
+            return wrap(super().forward(tokens))
+
+    def loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return logits_of(model(inputs)).square().mean()
+
+    check = cdp.coordcheck(lambda scale: Plain(scale.width, scale.depth), loss=loss, **NANO)
+    kinds = {row.what for row in check.rows if row.quantity == "change"}
+    assert kinds == {"unembedding", "stream", "blocks"}
+
+
+def test_logits_by_the_embedding_s_weight_are_measured() -> None:
+    """Where no module makes the logits, what the model returns is the one sight of them."""
+
+    class Tied(NanoGPT):
+        def __init__(self, scale: Scale) -> None:
+            super().__init__(scale.width, scale.depth)
+            self.lm_head = nn.Identity()
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens) @ self.wte.weight.T
+
+    check = cdp.coordcheck(Tied, overrides={"wte": "tied_embedding"}, **NANO)
+    assert ("change", "output") in {(row.quantity, row.what) for row in check.rows}
+
+
+def test_what_cannot_be_read_is_said() -> None:
+    """A model that returns no logits is checked without, and one line says so."""
+
+    class Lists(NanoGPT):
+        def forward(self, tokens: Tensor) -> Any:
+            return [super().forward(tokens)]
+
+    def loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return model(inputs)[0].square().mean()
+
+    with pytest.warns(UserWarning, match="not measured: it returns a list"):
+        check = cdp.coordcheck(lambda scale: Lists(scale.width, scale.depth), loss=loss, **NANO)
+    assert "output" not in {row.what for row in check.rows}
+
+
+@pytest.mark.parametrize("function", [cdp.coordcheck, cdp.gradcheck])
+def test_what_plans_warn_of_is_said_once(function: Callable[..., CheckResult]) -> None:
+    """A factor that moves with the width is named before anything is measured, and not again."""
+
+    def make(scale: Scale) -> nn.Module:
+        return Returns(scale, RETURNS["tensor"], divided=True)
+
+    asked = NANO | {"widths": (32, 64, 128), "depths": (1, 2), "seeds": 2, "steps": 2}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        function(make, parameterisations=BOTH, **asked)
+    (line,) = (str(each.message) for each in said)
+    assert line.startswith("probed: logits = 0.015625 and was 0.03125 at base")
+
+
+def vit_with_heads(heads: int | None, scale: Scale) -> nn.Module:
+    """Heads of 16, or so many of them; one that attends by no softmax has none that show."""
+    model = foreign.ViT(scale.width, scale.depth)
+
+    def attend(own: foreign.Attention, x: Tensor) -> Tensor:
+        q, k, v = own.qkv(x).unflatten(-1, (3, heads or scale.width // 16, -1)).movedim(-3, 0)
+        if heads == 0:
+            return own.proj((q + k + v).flatten(-2))
+        mixed = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)))
+        return own.proj(mixed.transpose(1, 2).flatten(-2))
+
+    for block in model.blocks:
+        attention = block.get_submodule("attn")
+        attention.forward = partial(attend, attention)  # type: ignore[method-assign]
+    return model
+
+
+def test_heads_that_grow_are_seen_with_any_data() -> None:
+    """No probe can run a classifier of images: its heads are seen as it is measured."""
+    asked = SIZES | {"batch": 16, "steps": 2, "tolerance": 1.0}
+    grown = VIT | {"make": partial(vit_with_heads, 4)}
+    with pytest.raises(CompletedpError, match="head_dim is 32 and was 16 at base"):
+        cdp.coordcheck(**grown, **asked)
+    cdp.coordcheck(**VIT | {"make": partial(vit_with_heads, None)}, **asked)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        unseen = VIT | {"make": partial(vit_with_heads, 0), "parameterisations": BOTH}
+        cdp.coordcheck(**unseen, **asked | {"seeds": 2, "depths": (1, 2)})
+    assert ["head size not visible" in str(each.message) for each in said] == [True]
 
 
 def two_batches(split: str, examples: int, seed: int) -> Iterator[tuple[torch.Tensor, ...]]:

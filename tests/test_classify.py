@@ -40,7 +40,8 @@ from families import (
     torchtitan,
 )
 from helpers import error_of
-from models import make_model
+from models import make_model, scale
+from own_models import NanoGPT
 from torch import Tensor, nn
 
 import completedp as cdp
@@ -385,6 +386,29 @@ def test_overrides_that_match_nothing() -> None:
     """A pattern for tensors that are not there is one line that quotes it."""
     model = hugging_face("llama", **FAMILIES["llama"][0])
     assert "'c_attn'" in error_of(classify, model, {"c_attn": "qkv"})
+
+
+@pytest.mark.parametrize("order", [("wte", "h", "lm_head"), ("h", "lm_head", "wte")])
+def test_a_mistyped_override_is_named(order: tuple[str, ...]) -> None:
+    """A second embedding of another width is one line with both, and with the override."""
+    model = NanoGPT(32, 2)
+    model._modules.update({name: model._modules.pop(name) for name in order})
+    message = error_of(classify, model, {"c_attn.weight": "embedding"})
+    assert "h.0.attn.c_attn.weight [96, 32] of type embedding" in message
+    assert "(override 'c_attn.weight=embedding') has width 96" in message
+    assert "wte.weight [257, 32] of type embedding has width 32" in message
+
+
+def test_a_width_that_is_not_the_scale_s_is_named() -> None:
+    """Of another size than was said, the error names the tensor that tells, and its override."""
+    base = scale(width=32)
+    overrides = {"wte": "position", "c_attn.weight": "embedding"}
+    message = error_of(cdp.Recipe.for_model, NanoGPT(32, 2), base, overrides=overrides, probe=False)
+    assert "the base model has width 96, by h.0.attn.c_attn.weight [96, 32]" in message
+    assert "(override 'c_attn.weight=embedding'), and the base scale says 32" in message
+    recipe = cdp.Recipe.for_model(NanoGPT(32, 2), base)
+    message = error_of(plan, NanoGPT(64, 2), recipe, base)
+    assert "the model has width 64, by wte.weight [257, 64] of type embedding, and" in message
 
 
 def test_an_override_of_a_tensor_without_a_fan_in() -> None:

@@ -101,6 +101,8 @@ def test_planning_again_replaces_hooks() -> None:
 class PostNorm(nn.Module):
     """One block of OLMo-2's order: what a branch adds is normed last."""
 
+    head_dim = 32  # said: no attention is done here that would show it
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.self_attn = nn.ModuleDict(

@@ -356,6 +356,15 @@ def test_a_study_is_its_spec(store: Store) -> None:
     assert store.studies() == ["tune"]
 
 
+def test_a_head_size_that_was_not_seen_then(store: Store) -> None:
+    """A study goes on whose recipe has no head size, where one is seen now; not with another."""
+    store.create_study("tune", SPEC | {"recipe": {"head_dim": None}})
+    store.create_study("seen", SPEC | {"recipe": {"head_dim": 16}})
+    assert store.create_study("tune", SPEC | {"recipe": {"head_dim": 16}}).name == "tune"
+    message = error_of(store.create_study, "seen", SPEC | {"recipe": {"head_dim": 8}})
+    assert "has 'recipe.head_dim' = 16, not 8" in message
+
+
 def test_impossible_studies(store: Store) -> None:
     """A study without a name, a budget or plain JSON is one line."""
     for name in ("", "  ", "a\nb", "\ud800"):

@@ -30,6 +30,12 @@ _OWN_SCALES: dict[str, Callable[[Any], Any]] = {
     "scale_depth": lambda config: config.num_hidden_layers**0.5,  # MiniCPM's
     "dim_model_base": lambda config: config.hidden_size,
 }
+HEADS_NOT_VISIBLE = "head size not visible"
+"""What a caution begins with."""
+_HEADS = (
+    HEADS_NOT_VISIBLE + "{}, so that nobody checks it: keep it the same at every width yourself, "
+    "or give the attention modules an attribute head_dim"
+)
 _SAME = 4e-3
 """How close two constants are that are the same but for bfloat16."""
 
@@ -41,17 +47,17 @@ def check_structure(structure: Structure) -> None:
 
 
 def check_fit(model: ModelMap, recipe: Recipe, target: Scale) -> None:
-    """Raise where the model is not of the target's size, or its heads not of the recipe's."""
+    """Raise where the model is not of the target's size, or has what the recipe's had not."""
     if model.depth != target.depth:
         raise CompletedpError(
             f"the model has {model.depth} blocks and the target says {target.depth}"
         )
-    for tensor in model:
-        if tensor.embeds_tokens and tensor.width != target.width:
-            raise CompletedpError(
-                f"the model has width {tensor.width} and the target says {target.width}"
-            )
+    _check_width(model, target, "the model", "the target")
     _check_experts(model, recipe)
+
+
+def check_heads(model: ModelMap, recipe: Recipe) -> None:
+    """Raise where the model's heads are not of the recipe's size, as far as both are known."""
     head_dim = model.head_dim
     if recipe.head_dim is not None and head_dim is not None and head_dim != recipe.head_dim:
         raise CompletedpError(
@@ -78,10 +84,17 @@ def check_base(model: ModelMap, base: Scale) -> None:
         raise CompletedpError(
             f"the base model has {model.depth} blocks and the base scale says {base.depth}"
         )
-    if (model.width or base.width) != base.width:
-        raise CompletedpError(
-            f"the base model has width {model.width} and the base scale says {base.width}"
-        )
+    _check_width(model, base, "the base model", "the base scale")
+
+
+def _check_width(model: ModelMap, scale: Scale, whose: str, said: str) -> None:
+    """Raise at the first tensor taken for the token embedding that is not as wide as the scale."""
+    for tensor in model:
+        if tensor.embeds_tokens and tensor.width != scale.width:
+            raise CompletedpError(
+                f"{whose} has width {tensor.width}, by {tensor.as_taken}, and {said} says "
+                f"{scale.width}"
+            )
 
 
 def check_not_frozen(model: ModelMap, multipliers: Sequence[tuple[float, float]]) -> None:
@@ -115,15 +128,22 @@ def own_scale_cautions(model: nn.Module) -> Iterator[str]:
 
 
 def plan_cautions(
-    model: ModelMap, transfer: Transfer, multipliers: Sequence[tuple[float, float]]
+    model: ModelMap,
+    transfer: Transfer,
+    multipliers: Sequence[tuple[float, float]],
+    *,
+    looked: bool,
 ) -> Iterator[str]:
-    """What a user should know before training by this plan."""
+    """What a user should know before training by this plan; `looked` where the model could be run
+    for it."""
     yield from _borrowed_types(model, transfer)
     yield from _unmatched_widths(model, transfer.recipe)
     yield from _moved_constants(model, transfer)
     if transfer.ratios.width != 1.0:
         yield from _routers(model, transfer)
         yield from _no_output(model)
+        if looked:
+            yield from _unseen_heads(model, transfer.recipe)
     if _any_multiplier(multipliers):
         yield from _own_depth_scaling(model)
 
@@ -245,6 +265,19 @@ def _no_output(model: ModelMap) -> Iterator[str]:
             "the model has no output weight to train: if its logits are made by the embedding "
             '(tied), say so with overrides={"the embedding\'s name": "tied_embedding"}'
         )
+
+
+def head_size_caution(model: ModelMap) -> str | None:
+    """Of a model with attention whose head size nobody can see."""
+    return _HEADS.format("") if model.has_attention and model.head_dim is None else None
+
+
+def _unseen_heads(model: ModelMap, recipe: Recipe) -> Iterator[str]:
+    """Where there is nothing to compare: here, or in the recipe."""
+    if caution := head_size_caution(model):
+        yield caution
+    elif model.has_attention and recipe.head_dim is None:
+        yield _HEADS.format(" in the recipe's base model")
 
 
 def _own_depth_scaling(model: ModelMap) -> Iterator[str]:

@@ -96,11 +96,12 @@ def read(
     for place, parameter in structure.places():
         if not parameter.requires_grad or place.name in later:
             continue
-        layer = place.layer
+        layer, pattern = place.layer, None
         if match := _override(place.name, tried):
-            unused.discard(match.re.pattern)
-            decision = _typed(place, tried[match.re.pattern]), "override"
-            _check_dimensions(place, decision[0], match.re.pattern)
+            pattern = match.re.pattern
+            unused.discard(pattern)
+            decision = _typed(place, tried[pattern]), "override"
+            _check_dimensions(place, decision[0], pattern)
             if (given := match.groupdict().get("layer")) is not None:
                 layer = _layer(given, match)
         else:
@@ -120,10 +121,12 @@ def read(
                 offset=evidence.offset(place, decision[0]),
                 start=_own_start(parameter) if drawn and decision[1] == "override" else None,
                 padding=getattr(place.owner, "padding_idx", None),
+                override=pattern,
             )
         )
     _check_used(unused, structure, may_be_shadowed=inherited or {})
     _check_names(found)
+    _check_embeddings(found)
     types = {tensor.type for tensor in found}
     return Reading(
         known=ModelMap(model, structure, found),
@@ -367,6 +370,18 @@ def _check_names(tensors: list[TensorInfo]) -> None:
                 "their names, which wrappers add: call a module otherwise"
             )
         seen.add(tensor.name)
+
+
+def _check_embeddings(tensors: list[TensorInfo]) -> None:
+    """What an override calls an embedding must be as wide as the others: the residual stream is."""
+    tables = [tensor for tensor in tensors if tensor.embeds_tokens]
+    for tensor in tables:
+        other = next((each for each in tables if each.width != tensor.width), None)
+        if tensor.override is not None and other is not None:
+            raise CompletedpError(
+                f"{tensor.as_taken} has width {tensor.width}, and {other.as_taken} has width "
+                f"{other.width}: both would be the width of the residual stream"
+            )
 
 
 def _layer(given: str, match: re.Match[str]) -> int:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from completedp.apply.cautions import head_size_caution
 from completedp.apply.classify import Reading, classify, read
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.probe import probe
@@ -83,8 +84,18 @@ def _probed(
     small: Callable[[], nn.Module | None] | None,
 ) -> str:
     found = probe(model_map)
+    model_map.seen_head_dim = found.head_dim
+    heads = _heads(model_map)
     copy = small() if found.skipped and small is not None else None
     if copy is None:
-        return found.lines()
+        return f"{found.lines()}{heads}"
     of_copy = classify(copy, overrides)
-    return f"on a copy of width {of_copy.width} and depth {of_copy.depth}\n{probe(of_copy).lines()}"
+    copied = f"on a copy of width {of_copy.width} and depth {of_copy.depth}"
+    return f"{copied}\n{probe(of_copy).lines()}{heads}"
+
+
+def _heads(model_map: ModelMap) -> str:
+    """A line on the size of the heads, or that it is not visible."""
+    if caution := head_size_caution(model_map):
+        return f"\ncaution: {caution}"
+    return f"\nheads of {model_map.head_dim}" if model_map.has_attention else ""

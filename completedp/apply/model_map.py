@@ -41,6 +41,8 @@ class TensorInfo:
     override could name, such as LayerScale's gain or the second matrix of LoRA."""
     padding: int | None = None
     """The row of an embedding that stays at 0."""
+    override: str | None = None
+    """The regular expression that gave its type, where one did."""
 
     @property
     def last_map(self) -> str | None:
@@ -49,6 +51,12 @@ class TensorInfo:
             return "output"
         kind = self.type.removesuffix("_bias")
         return kind.removesuffix("_out") if kind in ("attn_out", "mlp_out") else None
+
+    @property
+    def as_taken(self) -> str:
+        """Name, shape and type, and the override that gave the type, if one did: for errors."""
+        by = "" if self.override is None else f" (override {f'{self.override}={self.type}'!r})"
+        return f"{self.name} {list(self.shape)} of type {self.type}{by}"
 
     @property
     def embeds_tokens(self) -> bool:
@@ -69,6 +77,8 @@ class ModelMap(Sequence[TensorInfo]):
         self.probed: Mapping[str, float] | None = None
         """Factors of the forward pass that were seen by running it (probe.py); None where it was
         not run."""
+        self.seen_head_dim: int | None = None
+        """Size of an attention head that was seen by running it (heads.py)."""
 
     @overload
     def __getitem__(self, index: int) -> TensorInfo: ...
@@ -102,15 +112,25 @@ class ModelMap(Sequence[TensorInfo]):
         """Width of the residual stream, by the token embedding; None where that is not trained."""
         return next((t.width for t in self if t.embeds_tokens), None)
 
-    @cached_property
+    @property
     def head_dim(self) -> int | None:
-        """Size of an attention head, where the model tells it: by its config or its QK norms."""
+        """Size of an attention head: as the model tells it, or as was seen by running it."""
+        return self._told_head_dim or self.seen_head_dim
+
+    @cached_property
+    def _told_head_dim(self) -> int | None:
+        """By its config, its QK norms, or an attribute `head_dim` of its modules."""
         declared = declared_head_dim(self.model)
         if declared is not None:
             return declared
         normed = next((t.width for t in self if t.role is Role.QK_NORM), None)
         said = (getattr(module, "head_dim", None) for module in self.model.modules())
         return normed or next((size for size in said if isinstance(size, int)), None)
+
+    @cached_property
+    def has_attention(self) -> bool:
+        """Whether there are heads at all."""
+        return any(t.type in ("qkv", "attn_out") for t in self)
 
     @property
     def constants(self) -> Mapping[str, float]:

@@ -12,7 +12,7 @@ from completedp.apply.classify import classify
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.multipliers import Wanted, choose_ways, fold
 from completedp.apply.planned import Plan
-from completedp.apply.probe import confirmed
+from completedp.apply.probe import confirm
 from completedp.apply.tensors import TensorPlan
 from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.theory.recipe import Recipe
@@ -75,8 +75,9 @@ def make_plan(
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
         cautions.check_not_frozen(model_map, residual)
     if probe:
-        model_map.probed = confirmed(model_map)
-    for message in cautions.plan_cautions(model_map, transfer, residual):
+        confirm(model_map)
+    cautions.check_heads(model_map, recipe)
+    for message in cautions.plan_cautions(model_map, transfer, residual, looked=probe):
         warnings.warn(message, stacklevel=3)
     return Plan(recipe, target, model_map, fold(tensors, model_map, ways), residual, ways)
 

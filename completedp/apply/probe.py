@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,6 +27,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from completedp.apply.heads import (
+    TOKENS,
+    HeadSizes,
+    call_options,
+    head_dim_by_shapes,
+    unchanged,
+    why_not_called,
+)
 from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
 from completedp.apply.names import canonical_name
 from completedp.apply.structure import fans, is_norm, unwrapped
@@ -35,7 +43,6 @@ from completedp.theory.roles import BRANCHES, is_bias
 
 MOST_PARAMETERS = 16_000_000
 """Of a model that is probed: beyond, it would take seconds."""
-_TOKENS = 6
 _BLOCKS = 3
 """Blocks that are looked at: the first, the last and one between."""
 _SAME = 1e-3
@@ -59,6 +66,8 @@ class Probe:
     """What is, in words."""
     constants: Mapping[str, float] = field(default_factory=dict)
     """Factors of the model's own forward pass, where they are not 1."""
+    head_dim: int | None = None
+    """Size of its attention heads, where one was seen (heads.py); also of one that was skipped."""
 
     def lines(self) -> str:
         """For people."""
@@ -81,6 +90,16 @@ class _CannotRunError(Exception):
     """Why a model cannot be probed."""
 
 
+@contextmanager
+def _running() -> Iterator[None]:
+    """The user's model may fail in any way."""
+    try:
+        yield
+    except Exception as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split()):.120}"
+        raise _CannotRunError(f"it does not run on {TOKENS} tokens ({text})") from None
+
+
 _probed: WeakKeyDictionary[nn.Module, tuple[tuple[TensorInfo, ...], Probe]] = WeakKeyDictionary()
 """Plans of one model are many, as in a search."""
 
@@ -95,16 +114,16 @@ def probe(model_map: ModelMap) -> Probe:
     return known[1]
 
 
-def confirmed(model_map: ModelMap) -> dict[str, float] | None:
-    """The constants of a model's forward pass, seen by running it; None where it cannot be run.
+def confirm(model_map: ModelMap) -> None:
+    """Put into the map what is seen by running the model: its constants, the size of its heads.
 
     Raises where it is not what it was taken for.
     """
     found = probe(model_map)
     found.check()
-    if found.skipped:
-        return None
-    return {f"{PROBED}{name}": value for name, value in found.constants.items()}
+    if not found.skipped:
+        model_map.probed = {f"{PROBED}{name}": value for name, value in found.constants.items()}
+    model_map.seen_head_dim = found.head_dim
 
 
 def _probe(model_map: ModelMap) -> Probe:
@@ -113,7 +132,9 @@ def _probe(model_map: ModelMap) -> Probe:
         with torch.device("cpu"), _Subject(model_map) as subject:
             return _look(subject)
     except _CannotRunError as error:
-        return Probe(skipped=str(error))
+        tells = model_map.head_dim is not None or not model_map.has_attention
+        head_dim = None if tells else head_dim_by_shapes(model_map)
+        return Probe(skipped=str(error), head_dim=head_dim)
 
 
 def _check_can_run(model_map: ModelMap) -> None:
@@ -132,11 +153,8 @@ def _check_can_run(model_map: ModelMap) -> None:
         matters = is_norm(place.owner) or fans(place.owner) is not None or parameter.ndim > 1
         if place.layer is not None and not parameter.requires_grad and matters:
             raise _CannotRunError(f"{place.name} is frozen, and has no type")
-    for module in model.modules():
-        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
-            raise _CannotRunError("it is compiled")
-    if any(hasattr(p, "placements") for p in model.parameters()):
-        raise _CannotRunError("it is sharded")
+    if why_not := why_not_called(model):
+        raise _CannotRunError(why_not)
 
 
 class _Subject:
@@ -150,11 +168,11 @@ class _Subject:
         """By block, counted from 1: what it was called with."""
         self.outputs: dict[str, Tensor] = {}
         """Of the embedding and the head, where they are modules that are called; of the model."""
+        self.heads = HeadSizes()
         self._stack = ExitStack()
 
     def __enter__(self) -> _Subject:
-        training = {module: module.training for module in self.model.modules()}
-        self._stack.callback(lambda: [setattr(m, "training", t) for m, t in training.items()])
+        self._stack.enter_context(unchanged(self.model))
         self._stack.enter_context(torch.random.fork_rng(devices=[]))
         self._stack.enter_context(torch.enable_grad())
         self._stack.enter_context(torch.autocast("cpu", enabled=False))
@@ -174,7 +192,7 @@ class _Subject:
         structure = self.map.structure
         table = structure.modules[structure.embedding or ""]
         rows = int(next(table.parameters()).shape[0])
-        tokens = torch.arange(_TOKENS, device="cpu").remainder(rows)[None]
+        tokens = torch.arange(TOKENS, device="cpu").remainder(rows)[None]
         with ExitStack() as hooks:
             for layer, block in enumerate(self.map.blocks, start=1):
                 keep = self._keeping(layer)
@@ -184,8 +202,8 @@ class _Subject:
                 if (path := getattr(structure, name)) is not None:
                     handle = structure.modules[path].register_forward_hook(self._noting(name))
                     hooks.callback(handle.remove)
-            options = {"use_cache": False} if hasattr(self.model, "config") else {}
-            output = self._call(self.model, self.values, (tokens,), options)
+            hooks.enter_context(self.heads)
+            output = self._call(self.model, self.values, (tokens,), call_options(self.model))
         logits = getattr(output, "logits", output[0] if isinstance(output, tuple) else output)
         if isinstance(logits, Tensor):
             self.outputs["logits"] = logits.detach()
@@ -212,11 +230,8 @@ class _Subject:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        try:
+        with _running():
             return functional_call(module, dict(values), args, kwargs)
-        except Exception as error:  # the user's model may fail in any way
-            text = f"{type(error).__name__}: {' '.join(str(error).split()):.120}"
-            raise _CannotRunError(f"it does not run on {_TOKENS} tokens ({text})") from None
 
     def stream(self, layer: int) -> Tensor:
         """What a block is given."""
@@ -286,7 +301,12 @@ def _look(subject: _Subject) -> Probe:
         f"{blocks}: each branch is added in proportion to the tensors that end it",
         f"{blocks}: weights read and write the stream along the sides of their fan-ins",
     )
-    return Probe(faults=tuple(faults), seen=() if faults else seen, constants=constants)
+    return Probe(
+        faults=tuple(faults),
+        seen=() if faults else seen,
+        constants=constants,
+        head_dim=subject.heads.size,
+    )
 
 
 def _stream_fault(subject: _Subject, layer: int) -> str | None:
@@ -391,7 +411,9 @@ def _gradients(
     leaves = {n: changed.get(n, subject.values[n]).detach().clone().requires_grad_() for n in names}
     output = subject.block(layer, changed | leaves, arguments["hooks"])
     weights = torch.linspace(1.0, 2.0, output.numel()).view_as(output) * listened.float()
-    found = torch.autograd.grad((output * weights).sum(), list(leaves.values()), allow_unused=True)
+    wanted = list(leaves.values())
+    with _running():  # again, where activations are not kept but computed a second time
+        found = torch.autograd.grad((output * weights).sum(), wanted, allow_unused=True)
     return {name: grad for name, grad in zip(leaves, found, strict=True) if grad is not None}
 
 

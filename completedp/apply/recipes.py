@@ -11,7 +11,7 @@ from torch import nn
 from completedp.apply import cautions
 from completedp.apply.classify import classify
 from completedp.apply.model_map import ModelMap
-from completedp.apply.probe import confirmed
+from completedp.apply.probe import confirm
 from completedp.common.errors import CompletedpError
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe, numberless
@@ -33,7 +33,7 @@ def recipe_for_model(
     model_map = classify(base_model, overrides)
     cautions.check_base(model_map, base)
     if probe:
-        model_map.probed = confirmed(model_map)
+        confirm(model_map)
     # weight_decay is a value here; the convention of Rules goes by `rules=Rules(...)`.
     values = {k: options.pop(k) for k in list(options) if k in Values.names()}
     names = {f.name for f in fields(Rules)}

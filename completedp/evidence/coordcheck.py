@@ -4,7 +4,7 @@ What is expected is the theory's criterion, written here on its own and not read
 rules, so that a wrong exponent in the table shows:
 
     own, change   no growth with width; with depth, a hidden tensor's own contribution goes as
-                  m_L^(alpha-1), and everything else stays
+                  m_L^(alpha-1), and everything else stays, also what the model returns
     initial       hidden outputs neither grow nor shrink; logits shrink as m_N^-1/2. Not so those of
                   a tied embedding: that of the token which was read is the square of its own row,
                   and stays, so that no slope is asked for
@@ -12,7 +12,7 @@ rules, so that a wrong exponent in the table shows:
 
 from __future__ import annotations
 
-from completedp.evidence.measure import BLOCKS, LOGITS, STREAM
+from completedp.evidence.measure import BLOCKS, LOGITS, OUTPUT, STREAM
 from completedp.evidence.rows import Row
 from completedp.evidence.scaling import Measurement
 from completedp.theory.roles import MODULE_TYPES, Role
@@ -30,7 +30,7 @@ def expected_slope(quantity: str, module_type: str, axis: str, alpha: float) -> 
         hidden = role is not None and role.in_blocks
         return alpha - 1.0 if axis == "depth" and hidden else 0.0
     if quantity == "change":
-        return 0.0 if module_type in (STREAM, BLOCKS, LOGITS, "unembedding") else None
+        return 0.0 if module_type in (STREAM, BLOCKS, LOGITS, OUTPUT, "unembedding") else None
     if quantity == "initial" and role is not None and role.is_matrix:
         return -0.5 if axis == "width" and role is Role.OUTPUT_WEIGHT else 0.0
     return None

@@ -9,13 +9,15 @@ For every module type, the root mean square (over the elements, and over the lay
 
 `own` tells tensors apart: a learning rate that is wrong for one role shows in that role's row,
 while `change` mixes in what reaches a module from the modules before it. A tied embedding has two
-rows: as what it gives the stream, and, called logits, as what makes those.
+rows: as what it gives the stream, and, called logits, as what makes those. What the model returns
+has a change of its own where that is not just what its head gives.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,10 +27,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from completedp.apply.heads import HeadSizes
 from completedp.apply.model_map import TensorInfo
 from completedp.apply.plan import Plan
 from completedp.apply.structure import fans, is_norm
 from completedp.tasks.data import Batch, training_batches
+from completedp.tasks.losses import logits_of
 from completedp.tasks.task import BatchLoss, Task
 from completedp.theory.roles import Role, is_bias
 
@@ -45,19 +49,29 @@ BLOCKS = "blocks"
 """What all blocks together add to the stream, in the place of a module type."""
 LOGITS = "logits"
 """What a tied embedding makes of the stream, in the place of a module type."""
+OUTPUT = "output"
+"""What the model returns, in the place of a module type: logits, classes, or a loss of its own.
+Whatever it is, training has to move it by the same amount at every size. Its size at the start is
+not looked at: log-probabilities, say, do not shrink with the width as logits do, and a factor that
+is wrong shows in the change as well."""
 
 
 def measure(
     task: Task, model: nn.Module, planned: Plan, *, examples: int, steps: int, seed: int
 ) -> Sizes:
-    """Train for `steps` at constant rates in the model's precision, and measure."""
+    """Train for `steps` at constant rates in the model's precision, and measure.
+
+    The size of its heads, where nothing told it before, is seen on the way (`planned.map`).
+    """
     tensors, blocks = planned.map.tensors, planned.map.blocks
     optimizer = planned.optimizer()
     loss = task.batch_loss(model)
     batches = training_batches(task.data, examples, seed, next(model.parameters()).device)
     probe = next(batches)
     at_start = copy.deepcopy(model)
-    before = _capture(model, loss, probe, blocks, seed)
+    with HeadSizes() as heads:
+        before, returned = _capture(model, loss, probe, blocks, seed)
+    planned.map.seen_head_dim = planned.map.seen_head_dim or heads.size
     squares: dict[str, list[Tensor]] = defaultdict(list)
     with _seeded(seed, probe):
         for step in range(steps):
@@ -68,7 +82,7 @@ def measure(
                         squares[tensor.type].append(_mean_square(grad))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-    after = _capture(model, loss, probe, blocks, seed)
+    after, returns = _capture(model, loss, probe, blocks, seed)
     sizes: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
     for kind, values in squares.items():
         sizes["gradient", kind] = values
@@ -90,9 +104,12 @@ def measure(
             sizes["initial", kind].append(_mean_square(before[owner][1]))
             change = after[owner][1] - before[owner][1]
             sizes["change", kind].append(_mean_square(change))
-    for kind, of in ((STREAM, _stream), (BLOCKS, _added)):
-        start, end = of(blocks, before), of(blocks, after)
-        if start is not None and end is not None:
+    for kind, start, end in (
+        (STREAM, _stream(blocks, before), _stream(blocks, after)),
+        (BLOCKS, _added(blocks, before), _added(blocks, after)),
+        (OUTPUT, _beyond_head(planned, before, returned), _beyond_head(planned, after, returns)),
+    ):
+        if start is not None and end is not None and start.shape == end.shape:
             sizes["change", kind].append(_mean_square(end - start))
     return {key: math.sqrt(float(torch.stack(v).mean())) for key, v in sizes.items()}
 
@@ -124,19 +141,53 @@ def _added(blocks: list[nn.Module], seen: Seen) -> Tensor | None:
     return torch.stack([output - x for x, output in parts]).sum(0)
 
 
+def _beyond_head(planned: Plan, seen: Seen, returned: Tensor | None) -> Tensor | None:
+    """What the model returned, unless that is what its head gave, or a part of it."""
+    head = planned.map.head
+    owner = None if head is None else planned.map.structure.modules[head]
+    if returned is None or owner not in seen:
+        return returned
+    same = returned.untyped_storage().data_ptr() == seen[owner][1].untyped_storage().data_ptr()
+    return None if same else returned
+
+
 @torch.no_grad()
 def _capture(
     model: nn.Module, loss: BatchLoss, probe: Batch, blocks: list[nn.Module], seed: int
-) -> Seen:
-    """Input and output of every module that owns parameters, and of every block.
+) -> tuple[Seen, Tensor | None]:
+    """Input and output of every module that owns parameters, and of every block; and what the
+    model returns.
 
     The model is called as its loss calls it. What it draws at random, such as dropout's masks, is
     the same each time.
     """
     seen: Seen = {}
+    outputs: list[Any] = []
     with _hooks(model, blocks, seen), _seeded(seed, probe):
-        loss(*probe)
-    return seen
+        # After all other hooks: what is measured is what the loss is given.
+        handle = model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+        try:
+            loss(*probe)
+        finally:
+            handle.remove()
+    return seen, _readable(outputs)
+
+
+def _readable(outputs: list[Any]) -> Tensor | None:
+    """What a model returned last, as losses read it; a word where nobody can."""
+    try:
+        found = logits_of(outputs[-1])
+        if found.is_floating_point():
+            return found.detach()
+    except (AttributeError, LookupError):
+        pass
+    why = f"it returns a {type(outputs[-1]).__name__}" if outputs else "its loss calls parts of it"
+    warnings.warn(
+        f"what the model does behind its head is not measured: {why}, in which nobody can find "
+        "logits; let it return a tensor, a tuple that begins with one, or something with .logits",
+        stacklevel=2,
+    )
+    return None
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from completedp.evidence.gradcheck import gradient_rows, invariant_rows
 from completedp.evidence.plots import check_svg, require_matplotlib
 from completedp.evidence.result import CheckResult
 from completedp.evidence.rows import Row
-from completedp.evidence.scaling import Measurement, sweep
+from completedp.evidence.scaling import Measurement, forewarn, sweep
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel
 from completedp.theory.recipe import Recipe
@@ -108,6 +108,7 @@ def run_check(
     if out is not None:  # before minutes of measuring, not after
         require_matplotlib()
         Path(out).mkdir(parents=True, exist_ok=True)
+    forewarn(check)
     result = judge(name, check, measure_all(check, quiet=quiet))
     if out is not None:
         write_check(result, Path(out))

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from completedp.apply.cautions import HEADS_NOT_VISIBLE, check_heads, head_size_caution
 from completedp.apply.classify import classify, size_of
+from completedp.apply.model_map import ModelMap
 from completedp.apply.plan import Plan, make_plan
 from completedp.common.errors import CompletedpError
 from completedp.evidence.check import Check
@@ -72,6 +74,7 @@ def sweep(
     recipe = _recipe(check, rules)
     sizes = check.sizes(axis)
     found: dict[tuple[str, str], list[list[float]]] = {}
+    first = axis == "width" and rules is check.rules[0]
     for done, size in enumerate(sizes):
         per_seed: list[Sizes] = []
         for seed in range(check.seeds):
@@ -89,6 +92,10 @@ def sweep(
                         seed=seed,
                     )
                 )
+            recipe = _with_heads(recipe, planned.map)
+            if first and (caution := head_size_caution(planned.map)):
+                warnings.warn(caution, stacklevel=2)
+            first = False
         for key in per_seed[0]:  # of what is routed, some may have seen nothing
             if all(key in sizes for sizes in per_seed):
                 found.setdefault(key, []).append([sizes[key] for sizes in per_seed])
@@ -144,18 +151,41 @@ def _recipe(check: Check, rules: Rules) -> Recipe:
     return _from_limit(recipe) if check.near_limit else recipe
 
 
-def _planned(check: Check, recipe: Recipe, target: Scale, seed: int) -> tuple[nn.Module, Plan]:
-    """A model of that size, initialised. Multipliers are never folded: sizes are without them."""
-    model = _model(check, target)
-    has_buffer = isinstance(getattr(model, "residual_multipliers", None), torch.Tensor)
-    way = "buffer" if has_buffer else "hook"
+def forewarn(check: Check) -> None:
+    """Warn, once, of what plans of this model warn of: at one larger size than the first.
+
+    Measuring plans many, at every size and seed, and would say it of each.
+    """
+    # The second of each, where there is one: small enough to be run.
+    larger = {axis: check.sizes(axis)[:2][-1] for axis in ("width", "depth")}
     with warnings.catch_warnings():
-        if check.recipe is None:  # its cautions are of a recipe that the user never trains with
-            warnings.simplefilter("ignore", UserWarning)
-        planned = make_plan(model, recipe, target, overrides=check.task.overrides, multipliers=way)
+        # Measuring sees more, with the data that the model is for, and warns itself.
+        warnings.filterwarnings("ignore", HEADS_NOT_VISIBLE)
+        _plan(check, _recipe(check, check.rules[0]), replace(check.base, **larger))
+
+
+def _with_heads(recipe: Recipe, measured: ModelMap) -> Recipe:
+    """The recipe, which then knows the size of the heads if it did not. Raises at another one."""
+    check_heads(measured, recipe)
+    return recipe if recipe.head_dim else replace(recipe, head_dim=measured.head_dim)
+
+
+def _planned(check: Check, recipe: Recipe, target: Scale, seed: int) -> tuple[nn.Module, Plan]:
+    """A model of that size, initialised."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # said before (`forewarn`)
+        model, planned = _plan(check, recipe, target)
     give_memory(model, choose_device(check.device))
     planned.initialise(seed)
     return model, planned
+
+
+def _plan(check: Check, recipe: Recipe, target: Scale) -> tuple[nn.Module, Plan]:
+    """A model of that size, and its plan. Multipliers are never folded: sizes are without them."""
+    model = _model(check, target)
+    has_buffer = isinstance(getattr(model, "residual_multipliers", None), torch.Tensor)
+    way = "buffer" if has_buffer else "hook"
+    return model, make_plan(model, recipe, target, overrides=check.task.overrides, multipliers=way)
 
 
 def _model(check: Check, scale: Scale) -> nn.Module:

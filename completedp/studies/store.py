@@ -117,6 +117,8 @@ def _plain(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
 _INCIDENTAL = ("trials", "schema", "evidence")
 """Keys of a spec and its recipe that no trial depends on: the budget, and what is known of the
 start, which an older version may have written in another way."""
+_SEEN_LATER = "head_dim"
+"""Of a recipe: an older version did not see that of every model, and wrote none."""
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> str:
@@ -130,6 +132,8 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str
         if key not in new:
             return f"has {path!r} = {old[key]!r:.60}, which is missing here"
         before, after = old[key], new[key]
+        if key == _SEEN_LATER and before is None:
+            continue
         if isinstance(before, dict) and isinstance(after, dict):
             if inner := _first_difference(before, after, f"{path}."):
                 return inner
