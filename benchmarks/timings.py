@@ -78,12 +78,13 @@ def slots_table(one: dict[str, Any]) -> str:
                 "" if theory is None else f"{theory:.2f}",
             ]
         )
-    return _table(
-        ("way", "slots", "ms per trial-step", "TFLOP/s", "MiB a slot", "over theory"), rows
-    )
+    titles = ("way", "slots", "ms per trial-step", "TFLOP/s", "MiB a slot", "over theory")
+    told = len(titles) if any(row[-1] for row in rows) else -2  # of memory a CPU does not say
+    table = _table(titles[:told], [row[:told] for row in rows])
+    return f"{table}\n\n{_ratios(one)}"
 
 
-def ratios_text(one: dict[str, Any]) -> str:
+def _ratios(one: dict[str, Any]) -> str:
     """How many times as fast as each way of training one at a time the fastest slots are."""
     ratios = {
         name: one[f"slots_over_{name}"]

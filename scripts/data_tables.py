@@ -19,6 +19,7 @@ import model_checks  # noqa: E402
 import planted_errors  # noqa: E402
 import qk_norm_gradients  # noqa: E402
 import scaling_checks  # noqa: E402
+import timings  # noqa: E402
 import transfer  # noqa: E402
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -29,6 +30,16 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "heads": ("checks.md", lambda: qk_norm_gradients.table(measured.read(qk_norm_gradients.DATA))),
     "planted": ("checks.md", lambda: planted_errors.table(measured.read(planted_errors.DATA))),
     "alarms": ("checks.md", lambda: planted_errors.alarms(measured.read(planted_errors.DATA))),
+    "loss on a CPU": ("benchmarks.md", lambda: timings.loss_table(timings.found("cpu", "loss"))),
+    "waiting": ("benchmarks.md", lambda: timings.waiting_table(timings.found("cpu", "waiting"))),
+    "slots on a CPU": (
+        "benchmarks.md",
+        lambda: timings.slots_table(timings.found("cpu", "slots")),
+    ),
+    "optimizer on a CPU": (
+        "benchmarks.md",
+        lambda: timings.optimizer_table(timings.found("cpu", "optimizer")),
+    ),
     "models": ("checks.md", lambda: model_checks.table(measured.read(model_checks.DATA))),
 }
 """By the name of its markers: the page, and what makes it."""
