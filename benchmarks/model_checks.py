@@ -1,11 +1,11 @@
 """Coordinate and gradient checks on Hugging Face models, over x4 in width and in depth.
 
-    python benchmarks/model_checks.py [--models llama qwen3 gpt2 deepseek gpt_oss]
+    python benchmarks/model_checks.py [--models llama qwen3 gpt2 deepseek gpt_oss ...]
 
-Tiny Llama, Qwen3, GPT-2 (untied), DeepSeek V3 and gpt-oss, made from their configs, as `completedp
-coordcheck --model benchmarks.model_checks:llama` would. What was measured is in
-data/model-checks.json.xz, and the table in docs/checks.md is made of it by `make docs`. A few
-minutes on two CPU cores; it goes on where it stopped.
+Tiny Llama, Qwen3, GPT-2 (untied, and as they come with tied embeddings), DeepSeek V3 and gpt-oss,
+made from their configs, as `completedp coordcheck --model benchmarks.model_checks:llama` would.
+What was measured is in data/model-checks.json.xz, and the table in docs/checks.md is made of it by
+`make docs`. A few minutes on two CPU cores; it goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -23,21 +23,36 @@ DATA = Path(__file__).parent / "data" / "model-checks.json.xz"
 HEAD_DIM = 16
 
 
-def llama(scale: Scale) -> nn.Module:
+def llama(scale: Scale, *, tied: bool = False) -> nn.Module:
     """Grouped queries, and a feed-forward layer of 8/3 of the width."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(LlamaConfig(**_sizes(scale), attn_implementation="sdpa"))
+    return LlamaForCausalLM(LlamaConfig(**_sizes(scale, tied), attn_implementation="sdpa"))
 
 
-def qwen3(scale: Scale) -> nn.Module:
+def llama_tied(scale: Scale) -> nn.Module:
+    """As Llama 3.2 1B comes."""
+    return llama(scale, tied=True)
+
+
+def qwen3(scale: Scale, *, tied: bool = False) -> nn.Module:
     """Norms of queries and keys, per head."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    return Qwen3ForCausalLM(Qwen3Config(**_sizes(scale), attn_implementation="sdpa"))
+    return Qwen3ForCausalLM(Qwen3Config(**_sizes(scale, tied), attn_implementation="sdpa"))
 
 
-def gpt2(scale: Scale) -> nn.Module:
+def qwen3_tied(scale: Scale) -> nn.Module:
+    """As Qwen3 0.6B comes."""
+    return qwen3(scale, tied=True)
+
+
+def gpt2_tied(scale: Scale) -> nn.Module:
+    """As GPT-2 comes."""
+    return gpt2(scale, tied=True)
+
+
+def gpt2(scale: Scale, *, tied: bool = False) -> nn.Module:
     """Biases, layer norms, learnt positions and transposed weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -49,7 +64,7 @@ def gpt2(scale: Scale) -> nn.Module:
     }
     sizes |= {"bos_token_id": None, "eos_token_id": None}
     return GPT2LMHeadModel(
-        GPT2Config(**sizes, **dropout, vocab_size=257, n_positions=64, tie_word_embeddings=False)
+        GPT2Config(**sizes, **dropout, vocab_size=257, n_positions=64, tie_word_embeddings=tied)
     )
 
 
@@ -82,7 +97,7 @@ def gpt_oss(scale: Scale) -> nn.Module:
     )
 
 
-def _sizes(scale: Scale) -> dict[str, Any]:
+def _sizes(scale: Scale, tied: bool = False) -> dict[str, Any]:
     heads = scale.width // HEAD_DIM
     return {
         "hidden_size": scale.width,
@@ -93,12 +108,15 @@ def _sizes(scale: Scale) -> dict[str, Any]:
         "intermediate_size": round(8 / 3 * scale.width),
         "vocab_size": 257,
         "max_position_embeddings": 64,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": tied,
         "use_cache": False,
     }
 
 
-MODELS = {make.__name__: make for make in (llama, qwen3, gpt2, deepseek, gpt_oss)}
+MODELS = {
+    make.__name__: make
+    for make in (llama, qwen3, gpt2, deepseek, gpt_oss, llama_tied, qwen3_tied, gpt2_tied)
+}
 
 
 def run(names: list[str]) -> None:

@@ -57,7 +57,7 @@ class CheckSettings:
     """Text whose bytes are the tokens: stdlib (if not given), a file, or a folder."""
     tolerance: float | None = None
     """How far a slope may be from the one expected: 0.15 for features, 0.2 for gradients, which are
-    noisier, if not given."""
+    noisier, 0.25 for both where the embedding is tied, if not given."""
     device: str = "auto"
     """auto, cpu, cuda."""
     shape: Shape = CHECK_SHAPE

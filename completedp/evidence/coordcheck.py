@@ -36,9 +36,10 @@ def expected_slope(quantity: str, module_type: str, axis: str, alpha: float) -> 
     return None
 
 
-def coordinate_rows(measurement: Measurement, tolerance: float = TOLERANCE) -> list[Row]:
+def coordinate_rows(measurement: Measurement, tolerance: float | None = None) -> list[Row]:
     """Judge one axis of one parameterisation."""
     rows, rules = [], measurement.rules
+    tolerance = measurement.tolerance(TOLERANCE) if tolerance is None else tolerance
     alpha = rules.alpha if rules.parameterisation in _HAS_DEPTH_RULE else 1.0
     for quantity, kind in measurement.values:
         expected = expected_slope(quantity, kind, measurement.axis, alpha)

@@ -44,9 +44,10 @@ def qk_norm_slopes(axis: str, alpha: float) -> tuple[float, float]:
     return (-0.5, 0.0) if axis == "width" else (-1.0, -alpha)
 
 
-def gradient_rows(measurement: Measurement, tolerance: float = TOLERANCE) -> list[Row]:
+def gradient_rows(measurement: Measurement, tolerance: float | None = None) -> list[Row]:
     """Measured gradient slopes against the rules' eps exponents."""
     rows, rules = [], measurement.rules
+    tolerance = measurement.tolerance(TOLERANCE) if tolerance is None else tolerance
     for quantity, kind in measurement.values:
         if quantity != "gradient":
             continue

@@ -35,6 +35,11 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+TIED_TOLERANCE = 0.25
+"""Of a slope, in models whose embedding makes the logits, too. At sizes that a check can afford
+they are farther from their limits than others, by up to 0.24 (benchmarks/model_checks.py)."""
+
+
 def verdict(slope: float, expected: float, tolerance: float) -> str:
     """Pass when the slope is where it should be; NaN never passes."""
     return "pass" if abs(slope - expected) <= tolerance else "fail"

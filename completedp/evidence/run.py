@@ -138,8 +138,7 @@ def judge(name: str, check: Check, measurements: Sequence[Measurement]) -> Check
     rows: list[Row] = []
     for measurement in measurements:
         judged = coordinate_rows if name == COORDCHECK else gradient_rows
-        usual = {} if check.tolerance is None else {"tolerance": check.tolerance}
-        rows += judged(measurement, **usual)
+        rows += judged(measurement, check.tolerance)
     if name == GRADCHECK:
         for rules in {m.rules.parameterisation: m.rules for m in measurements}.values():
             rows += invariant_rows(rules)

@@ -19,7 +19,7 @@ from completedp.apply.plan import Plan, make_plan
 from completedp.common.errors import CompletedpError
 from completedp.evidence.check import Check
 from completedp.evidence.measure import Sizes, measure
-from completedp.evidence.rows import Row, verdict
+from completedp.evidence.rows import TIED_TOLERANCE, Row, verdict
 from completedp.tasks.losses import next_token_loss
 from completedp.tasks.sources import short
 from completedp.tasks.task import REFERENCE, give_memory
@@ -47,6 +47,11 @@ class Measurement:
         if len(slopes) == 1:
             return float(slopes[0]), None
         return float(slopes.mean()), float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
+
+    def tolerance(self, usual: float) -> float:
+        """How far slopes may be from those expected, where nothing else is said."""
+        is_tied = any(MODULE_TYPES.get(kind) is Role.TIED_EMBEDDING for _, kind in self.values)
+        return max(usual, TIED_TOLERANCE) if is_tied else usual
 
     def row(self, key: tuple[str, str], expected: float, tolerance: float) -> Row:
         """The line of a check that compares this slope with theory."""
