@@ -16,6 +16,7 @@ from completedp.apply.settings import config_of, embedding_scales, logit_scale, 
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
+from completedp.common.surface import override
 from completedp.theory.horizon import critical_batch
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
@@ -263,7 +264,7 @@ def _no_output(model: ModelMap) -> Iterator[str]:
     if not any(t.role in (Role.OUTPUT_WEIGHT, Role.TIED_EMBEDDING) for t in model):
         yield (
             "the model has no output weight to train: if its logits are made by the embedding "
-            '(tied), say so with overrides={"the embedding\'s name": "tied_embedding"}'
+            f"(tied), say so with {override('EMBEDDING', 'tied_embedding')}"
         )
 
 

@@ -39,6 +39,7 @@ from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
 from completedp.apply.names import canonical_name
 from completedp.apply.structure import fans, is_norm, unwrapped
 from completedp.common.errors import CompletedpError
+from completedp.common.surface import override
 from completedp.theory.roles import BRANCHES, is_bias
 
 MOST_PARAMETERS = 16_000_000
@@ -82,7 +83,8 @@ class Probe:
         if self.faults:
             raise CompletedpError(
                 f"{self.faults[0]}; the rules would not hold for it: mend the model, name the "
-                "tensors' types with overrides, or pass probe=False if you know better"
+                f"tensors' types with {override()}, or, in Python, pass probe=False if you know "
+                "better"
             )
 
 

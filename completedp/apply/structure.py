@@ -15,7 +15,7 @@ from torch import nn
 from completedp.apply import names
 from completedp.apply.names import canonical_name
 from completedp.common.errors import CompletedpError
-from completedp.common.surface import command
+from completedp.common.surface import override
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,8 +269,7 @@ class Structure:
             lists = ", ".join(f"{path} ({len(self.modules[path]._modules)})" for path in open_lists)
             raise CompletedpError(
                 f"the model has {len(open_lists)} lists of blocks, {lists}, and depth counts one: "
-                "freeze the others, or type their tensors with "
-                + ("--override REGEX=TYPE" if command() else 'overrides={"REGEX": "TYPE"}')
+                f"freeze the others, or type their tensors with {override()}"
             )
         return next(iter(open_lists or found), None)
 

@@ -5,6 +5,7 @@ Errors that advise an option name it as it is typed there.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,17 @@ def running(command: Command) -> Iterator[None]:
         yield
     finally:
         _running.pop()
+
+
+def override(pattern: str = "REGEX", module_type: str = "TYPE") -> str:
+    """An override as a user writes it where they are.
+
+    >>> override("n1", "attn_norm")
+    "overrides={'n1': 'attn_norm'}"
+    """
+    if command() is None:
+        return f"overrides={{{pattern!r}: {module_type!r}}}"
+    return f"--override {shlex.quote(f'{pattern}={module_type}')}"
 
 
 def command() -> Command | None:
