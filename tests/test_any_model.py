@@ -375,6 +375,7 @@ def finished(tmp_path: Path) -> int:
         return store.study().counts()["finished"] if names else 0
 
 
+@pytest.mark.slow
 def test_python_and_the_command_line_mean_the_same_study(tokens: str, tmp_path: Path) -> None:
     """A search begun by the command goes on from Python, of a user's model and the reference."""
     settings = ["--data", tokens, "--context", str(CONTEXT), "--eval-sequences", "8", *sized(TEXT)]

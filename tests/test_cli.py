@@ -92,23 +92,28 @@ def test_every_verb_has_help_and_json(words: tuple[str, ...]) -> None:
     assert "--json" in result.stdout
 
 
-def test_plan_prints_and_explains() -> None:
+def test_plan_prints_and_explains(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`plan` prints a row per type, JSON for machines, and the factors of one tensor."""
-    sizes = ("--width", "1024", "--depth", "16", "--batch", "131072", "--tokens", "1e9")
-    assert "blocks.0-15.attn.qkv.weight" in run("plan", *sizes).stdout
-    found = json.loads(run("plan", *sizes, "--json").stdout)
+    sizes = "--width 1024 --depth 16 --batch 131072 --tokens 1e9"
+    assert "blocks.0-15.attn.qkv.weight" in said(f"plan {sizes}", monkeypatch, capsys)[1]
+    found = json.loads(said(f"plan {sizes} --json", monkeypatch, capsys)[1])
     assert found["ratios"] == {"width": 4, "depth": 4, "batch": 8, "tokens": 62.5}
-    explained = run("plan", *sizes, "--explain", "blocks.3.mlp.down.weight").stdout
+    explain = f"plan {sizes} --explain blocks.3.mlp.down.weight"
+    explained = said(explain, monkeypatch, capsys)[1]
     assert "lr = 0.0051 (value) x 0.25 (width 4^-1)" in explained
 
 
-def test_plan_takes_factors_of_the_base() -> None:
+def test_plan_takes_factors_of_the_base(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`4x` is four times the recipe's base, exactly the plan of the number itself."""
-    numbers = ("--width", "512", "--depth", "2", "--batch", "65536", "--tokens", "64M", "--json")
-    factors = ("--width", "2x", "--depth", "0.5x", "--batch", "4x", "--tokens", "4.0X", "--json")
-    found = run("plan", *factors)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout == run("plan", *numbers).stdout
+    numbers = "--width 512 --depth 2 --batch 65536 --tokens 64M --json"
+    factors = "--width 2x --depth 0.5x --batch 4x --tokens 4.0X --json"
+    code, found, error = said(f"plan {factors}", monkeypatch, capsys)
+    assert code == 0, error
+    assert found == said(f"plan {numbers}", monkeypatch, capsys)[1]
 
 
 def test_train_keeps_numbers_of_factors(
@@ -128,17 +133,18 @@ def test_train_keeps_numbers_of_factors(
     assert (code, "(resumed at step 3)" in out) == (0, True), error
 
 
-def test_train_and_resume(tokens: str, tmp_path: Path) -> None:
+def test_train_and_resume(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`train` writes a result, and the same command finds it."""
-    sizes = ("--width", "64", "--depth", "1", "--batch", "32", "--tokens", "31250")
-    command = ("train", "--data", tokens, "--out", str(tmp_path / "run"), *sizes)
-    command += ("--context", "32", "--eval-sequences", "4", "--json")
-    first, second = run(*command), run(*command)
-    assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout)["status"] == "ok"
-    assert first.stdout == second.stdout
-    assert "cost: 1 trial, 976 steps" in first.stderr
-    assert "cost:" not in second.stderr
+    command = f"train --data {tokens} --out {tmp_path}/run --width 64 --depth 1 --batch 32 "
+    command += "--tokens 31250 --context 32 --eval-sequences 4 --json"
+    first, second = (said(command, monkeypatch, capsys) for _ in range(2))
+    assert first[0] == 0, first
+    assert json.loads(first[1])["status"] == "ok"
+    assert first[1] == second[1]
+    assert "cost: 1 trial, 976 steps" in first[2]
+    assert "cost:" not in second[2]
 
 
 def test_a_resumed_run_says_so(

@@ -163,6 +163,7 @@ def test_a_killed_worker_is_replaced(data: str, folder: Path, tmp_path: Path) ->
 
 
 @needs_ray
+@pytest.mark.slow
 def test_ctrl_c_gives_the_trials_back(data: str, folder: Path, store_url: str) -> None:
     """At Ctrl-C what was running may be claimed at once, long before its lease runs out.
 
