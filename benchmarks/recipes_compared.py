@@ -1,4 +1,4 @@
-"""Recipes against each other on text and models that none of them was tuned on. On a GPU.
+"""Recipes against each other on text and models that none of them was tuned on.
 
     python benchmarks/recipes_compared.py OUT.json --recipes default adamw-reference mine.json \
         --texts stdlib=TOKENS english=TOKENS
@@ -85,10 +85,16 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["reference", "qwen3"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="for trying this script on a CPU")
+    parser.add_argument(
+        "--scale",
+        nargs=4,
+        type=int,
+        default=(TARGET.width, TARGET.depth, TARGET.batch, TARGET.tokens),
+        metavar=("WIDTH", "DEPTH", "BATCH", "TOKENS"),
+    )
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # cautions, and types that a recipe does not know
-    scale = Scale(width=128, depth=2, batch=256, tokens=256 * 130) if args.tiny else TARGET
+    scale = Scale(**dict(zip(("width", "depth", "batch", "tokens"), args.scale, strict=True)))
     by_heads: dict[int, dict[str, Recipe]] = {}
     for named in args.recipes:
         recipe = Recipe.find(named)
