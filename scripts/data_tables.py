@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import ladders  # noqa: E402
 import measured  # noqa: E402
 import model_checks  # noqa: E402
 import planted_errors  # noqa: E402
@@ -23,6 +24,7 @@ import timings  # noqa: E402
 import transfer  # noqa: E402
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "ladders": ("results/search.md", ladders.table),
     "drift": ("transfer.md", lambda: transfer.drift_table(transfer.lines())),
     "batch": ("transfer.md", lambda: transfer.batch_table(transfer.lines())),
     "slopes": ("checks.md", lambda: scaling_checks.table(measured.read(scaling_checks.DATA))),

@@ -16,6 +16,7 @@ from completedp.studies.store import Claim, Store, Study, TrialRow
 from completedp.studies.worker import make_fold, work
 from completedp.tasks.config import Sources
 from completedp.tasks.task import task_from
+from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
@@ -43,8 +44,9 @@ def make_recipe(steps: int = STEPS, **values: float) -> Recipe:
 
 
 def settings(data: str, **changes: Any) -> StudyConfig:
-    """A small study, with some settings changed."""
+    """A small study of every kind of multiplier, with some settings changed."""
     plain: dict[str, Any] = {"trials": 4, "context": CONTEXT, "eval_sequences": 8}
+    plain |= {"space": "kronecker", "tunables": TUNABLE}
     return StudyConfig(data=data, **(plain | changes))
 
 

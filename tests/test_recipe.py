@@ -488,6 +488,14 @@ def test_recipes_can_be_copied_and_sent(duplicate: Any) -> None:
     assert duplicate(make()) == make()
 
 
+def test_a_schedule_is_shown_with_what_is_not_usual_of_it() -> None:
+    """A power other than 1 is printed, and 1 is not."""
+    recipe = Recipe.default()
+    bent = replace(recipe, schedule=replace(recipe.schedule, power=0.5))
+    assert "power 0.5" in str(bent)
+    assert "power" not in str(replace(recipe, schedule=Schedule()))
+
+
 def test_a_printed_recipe_is_its_page() -> None:
     """`print(recipe)` is what `recipe show` prints, for one title or the other."""
     for name in Recipe.names():

@@ -531,9 +531,10 @@ def test_the_papers_grid_is_searched(data: str, store: Store) -> None:
         trials=3,
         engine="paper-grid",
         space="global",
+        tunables=None,
     )
     assert len(study.spec["space"]["coordinates"]) == 5
-    message = error_of(make_study, store, data, name="types", engine="paper-grid")
+    message = error_of(make_study, store, data, name="types", engine="paper-grid", tunables=None)
     assert "search with --space global" in message
     rows = searched(study, data)
     assert finished_once(rows, 3)

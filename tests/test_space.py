@@ -14,6 +14,7 @@ from completedp.apply.plan import plan
 from completedp.studies.space import KINDS, make_space, project
 from completedp.theory.hparams import TUNABLE, coordinates
 from completedp.theory.recipe import Recipe
+from completedp.theory.schedule import Schedule
 
 RECIPE = make_recipe()
 TYPES = tuple(RECIPE.widths)
@@ -35,15 +36,34 @@ def values_at(recipe: Recipe) -> list[tuple[float, ...]]:
 def test_the_number_of_coordinates() -> None:
     """11 types, 6 of them matrices, 2 branches and 2 layers make the counts worked out by hand."""
     depth = 2
-    counts = {kind: len(make_space(RECIPE, kind).coordinates) for kind in KINDS}
+    counts = {kind: len(make_space(RECIPE, kind, tunables=TUNABLE).coordinates) for kind in KINDS}
     in_blocks, outside = 8, 3
     assert counts["global"] == 7
     assert counts["type"] == 5 * 11 + 6 + 2
+    assert counts["staged"] == counts["type"] + counts["global"]
     assert counts["paper"] == counts["type"] + depth
     assert counts["kronecker"] == counts["type"] + 7 * depth
     assert counts["full"] == 5 * (in_blocks * depth + outside) + (4 * depth + 2) + 2 * depth
-    assert make_space(RECIPE, "kronecker").describe().startswith("kronecker: 77 = lr 11 type + 2")
-    assert make_space(RECIPE, "kronecker").coordinates == coordinates(TYPES, depth)
+    space = make_space(RECIPE, "kronecker", tunables=TUNABLE)
+    assert space.describe().startswith("kronecker: 77 = lr 11 type + 2")
+    assert space.coordinates == coordinates(TYPES, depth)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_tuned_where_nothing_is_said(kind: str) -> None:
+    """What the optimizers have, and the schedule's warm-up and power where a multiplier changes
+    them; but for the paper's space, which had none of the schedule."""
+
+    def tuned(**schedule: object) -> set[str]:
+        recipe = replace(RECIPE, schedule=Schedule(**schedule))  # pyright: ignore[reportArgumentType]
+        space = make_space(recipe, kind)
+        assert {*make_space(recipe, kind, tunables=TUNABLE).coordinates} <= {*space.coordinates}
+        return {name for name in space.coordinates if name.startswith("schedule/")}
+
+    parts = set() if kind == "paper" else {"schedule/warmup", "schedule/power"}
+    assert tuned(warmup=0.1) == parts
+    assert tuned(warmup=0.0) == parts - {"schedule/warmup"}
+    assert tuned(kind="constant", warmup=0.1) == parts - {"schedule/power"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,7 +105,7 @@ def test_projection_is_the_mean_over_depth(kind: str) -> None:
 @given(st.lists(st.floats(-2, 2), min_size=65, max_size=65))
 def test_projecting_what_has_no_depth_changes_nothing(point: list[float]) -> None:
     """A point of the `type` space is its own projection."""
-    names = tuple(n for n in make_space(RECIPE, "type").coordinates)
+    names = make_space(RECIPE, "type", tunables=TUNABLE).coordinates
     there = RECIPE.hyperparameters.with_vector(names, (point * 2)[: len(names)])
     flat = project(there, TYPES)
     assert flat.vector(names) == pytest.approx(there.vector(names), abs=1e-9)
@@ -104,6 +124,16 @@ def test_every_corner_can_be_trained_at_every_named_scale(kind: str, batches: in
     assert 0.9 < largest < 1  # the bound is close, not merely safe
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_start_near_the_limit_has_what_room_is_left(kind: str) -> None:
+    """A search goes on from a recipe with a large 1 - beta1, and its corner can be trained too."""
+    recipe = moved(RECIPE, {"one_minus_beta1/type/mlp_in": 2.4, "one_minus_beta1/global": 0.2})
+    space = make_space(recipe, kind)
+    top = space.recipe(recipe, space.bounds.high)
+    found = plan(make_model(device="meta"), top, BASE_SCALE)
+    assert 0.9 < max(1 - t.beta1 for t in found.tensors) < 1
+
+
 def test_bounds_are_as_wide_as_asked_elsewhere() -> None:
     """Coordinates without a limit of their own may go `reach` octaves either way."""
     space = make_space(RECIPE, "type", reach=3.0, tunables=("lr", "eps"))
@@ -115,14 +145,14 @@ def test_only_the_models_own_types() -> None:
     """Types that a recipe knows and the model has not are no coordinates."""
     known = tuple(Recipe.default().widths)
     assert "mlp_gate" in known
-    space = make_space(Recipe.default(), "kronecker", types=TYPES)
+    space = make_space(Recipe.default(), "kronecker", types=TYPES, tunables=TUNABLE)
     assert len(space.coordinates) == 5 * (11 + 4) + (6 + 4) + (2 + 4)
     assert not any("mlp_gate" in name for name in space.coordinates)
 
 
 def test_no_decay_is_not_searched() -> None:
     """A weight decay of 0 stays 0 whatever multiplies it, so it has no coordinates."""
-    space = make_space(RECIPE.with_values(weight_decay=0.0), "global")
+    space = make_space(RECIPE.with_values(weight_decay=0.0), "global", tunables=TUNABLE)
     assert "weight_decay/global" not in space.coordinates
     assert len(space.coordinates) == len(TUNABLE) - 1
 

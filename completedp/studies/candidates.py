@@ -22,6 +22,7 @@ from completedp.theory.recipe import Recipe
 
 RECOMMENDED, LUCKIEST = "recommended", "best trial"
 EARLIER, HALF_WAY = "recommended earlier", "half way"
+FIRST_STAGE = "global values"
 WITHOUT_LR, WITHOUT_DEPTH = "without lr", "without depth"
 _SAME = 1e-9
 """Octaves that values may be apart and still be one: a mean of one point is it up to rounding."""
@@ -35,6 +36,8 @@ def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
     - recommended earlier: what the engine would have used after half of the trials
     - half way: between the start and the recommendation, in octaves
     - without lr: the recommendation with the start's learning rates
+    - global values: of a search in stages, what its first ended with, in place of the start in the
+      last two
     - without depth: the recommendation with each type's mean over its layers
     """
     space, base = objective.space, objective.recipe
@@ -44,15 +47,16 @@ def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
         raise CompletedpError(
             f"no trial of {study.name!r} has finished yet: `completedp search start` works on it"
         )
-    start, found = space.bounds.start, fold.engine.recommend()
+    centre, found = fold.engine.centre, fold.engine.recommend()
     is_lr = np.array([name.startswith("lr/") for name in space.coordinates])
     points = {
-        START: start,
+        START: space.bounds.start,
+        FIRST_STAGE: centre,
         RECOMMENDED: found,
         LUCKIEST: fold.engine.best_point,
         EARLIER: recommended_after(study, objective, fold.seen // 2),
-        HALF_WAY: (start + found) / 2,
-        WITHOUT_LR: np.where(is_lr, start, found),
+        HALF_WAY: (centre + found) / 2,
+        WITHOUT_LR: np.where(is_lr, centre, found),
     }
     if is_lr.all():  # nothing but the start would be left
         del points[WITHOUT_LR]

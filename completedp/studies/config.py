@@ -13,7 +13,7 @@ LONGEST_LEASE_SECONDS = 600.0
 """No trial is held longer by a worker that is not heard of, whatever the clocks say."""
 REACH = 4.0
 """Octaves that a coordinate may go to either side of the start."""
-SpaceKind = Literal["global", "type", "paper", "kronecker", "full"]
+SpaceKind = Literal["global", "type", "staged", "paper", "kronecker", "full"]
 EngineName = Literal["recombine", "trust-region", "cma-es", "random", "paper-grid", "tpe", "gp"]
 
 
@@ -48,12 +48,13 @@ class BaseConfig(TaskConfig):
 class StudyConfig(BaseConfig):
     """A study: what is searched, by which engine, judged how."""
 
-    space: SpaceKind = "kronecker"
-    """How depth is handled: global, type, paper, kronecker (type x depth) or full."""
+    space: SpaceKind = "staged"
+    """What has values of its own: the model (global), module types (type; staged: after the global
+    ones), those and layers (paper, kronecker), types in every layer (full)."""
     tunables: tuple[str, ...] | None = None
     """What is tuned: hyperparameters, warmup, final and power of the schedule, or single
     coordinates such as lr/type/qkv, residual/depth/3. All that the recipe's optimizers have,
-    init_std and residual, if not given."""
+    init_std, residual, warmup and power, if not given."""
     reach: float = REACH
     """Octaves a coordinate may go from its start."""
     target: tuple[str, ...] = ()

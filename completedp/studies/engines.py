@@ -101,6 +101,11 @@ class Engine(ABC):
         self.best_point = bounds.start.copy()
         """The luckiest trial so far; the start until one has finished."""
 
+    @property
+    def centre(self) -> np.ndarray:
+        """Where the search began, or the last of its stages."""
+        return self.bounds.start
+
     def tell(self, number: int, point: np.ndarray, loss: float, *, estimated: bool = False) -> None:
         """Learn from a finished trial; to be called in finishing order. Infinity is divergence.
 

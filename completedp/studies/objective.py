@@ -11,11 +11,12 @@ from completedp.common.errors import CompletedpError
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.cells import Cells, read_cells, read_sites
 from completedp.studies.config import WorkerConfig
-from completedp.studies.engines import PAPER_GRID, Engine, paper_levels
+from completedp.studies.engines import PAPER_GRID, Bounds, Engine, paper_levels
 from completedp.studies.registry import make_engine
 from completedp.studies.sites import ROUND, SeveralSites
-from completedp.studies.space import Space, make_space
+from completedp.studies.space import STAGED, Space, make_space
 from completedp.studies.spec import Site, StudySpec
+from completedp.studies.staged import Staged, first_trials
 from completedp.studies.study import Claim, Study
 from completedp.tasks.config import Sources
 from completedp.tasks.task import Task, same_task
@@ -82,12 +83,19 @@ def engine_of(spec: StudySpec, study: Study | None = None) -> Engine:
     bounds = spec.space.bounds
     if spec.engine == CELLS:
         return Cells(bounds, spec.seed, study=study)
+    options = {}
     if spec.engine == PAPER_ENGINE:
-        levels = paper_levels(spec.space.coordinates, spec.recipe.values)
-        engine = make_engine("grid", bounds, spec.seed, levels=levels)
-    else:
-        engine = make_engine(spec.engine, bounds, spec.seed)
-    return SeveralSites(engine, len(spec.sites)) if len(spec.sites) > 1 else engine
+        options["levels"] = paper_levels(spec.space.coordinates, spec.recipe.values)
+
+    def make(bounds: Bounds, seed: int) -> Engine:
+        name = "grid" if spec.engine == PAPER_ENGINE else spec.engine
+        engine = make_engine(name, bounds, seed, **options)
+        return SeveralSites(engine, len(spec.sites)) if len(spec.sites) > 1 else engine
+
+    if spec.space.kind == STAGED:
+        first, coordinates = first_trials(len(spec.sites)), spec.space.coordinates
+        return Staged(bounds, spec.seed, coordinates=coordinates, first=first, make=make)
+    return make(bounds, spec.seed)
 
 
 def check_sites(spec: StudySpec, task: Task) -> None:

@@ -18,6 +18,8 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.outlook import left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import Best, best, open_study, start, trials_for_best
+from completedp.studies.space import STAGED
+from completedp.studies.staged import first_trials
 from completedp.studies.status import Status, status
 from completedp.studies.store import Store, Study, TrialRow
 from completedp.studies.worker import Fold, Progress, work
@@ -29,7 +31,7 @@ from completedp.theory.scale import Ratios, Scale
 from completedp.theory.trust import small_base
 from completedp.training.estimate import estimate_trials, say_estimate
 
-DEFAULT_SPACE = "kronecker"
+DEFAULT_SPACE = "staged"
 _LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
 """What is searched small is for something larger, however much."""
 
@@ -199,10 +201,13 @@ def work_shown(
         for line in objective.task.data.cautions(site.scale):
             warnings.warn(line, DataWarning, stacklevel=3)
     if not quiet:
-        size = len(spec.space.coordinates)
+        size, stages = len(spec.space.coordinates), ""
+        if spec.space.kind == STAGED:
+            first = min(first_trials(len(spec.sites)), counts["budget"])
+            stages = f", {first} of them over global values first"
         print(
             f"study {study.name!r}: {size} coordinates ({spec.space.kind}), {spec.engine}, "
-            f"{counts['budget']} trials",
+            f"{counts['budget']} trials{stages}",
             file=sys.stderr,
         )
     before, total = (

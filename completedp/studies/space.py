@@ -4,6 +4,7 @@ Depth is handled in one of these ways:
 
     global      one value for the whole model
     type        one for each module type
+    staged      one for the whole model, then one for each module type around it
     paper       as `type`, with residual multipliers over type and depth: what the paper searched
     kronecker   type x depth: one for each module type and one for each base layer, multiplied
     full        one for each module type in each layer
@@ -12,7 +13,8 @@ Coordinates are log2 multipliers on a recipe's values (`lr/type/qkv`), so every 
 one set of names, a wider space starts from a narrower one's best recipe as it is, and `project`
 goes back.
 
-What is tuned is what the recipe's optimizers have, of the types that each trains.
+What is tuned is what the recipe's optimizers have, of the types that each trains, and how the
+learning rate rises and falls.
 
 Bounds hold at the base and at every scale the user names: 1 - beta must stay below 1 after scaling,
 because a coordinate that runs into that limit cannot be carried on.
@@ -36,15 +38,20 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
+from completedp.theory.schedule import Schedule
 from completedp.theory.value import product
 
 KINDS: tuple[str, ...] = get_args(SpaceKind)
+STAGED = "staged"
+"""Searched in two stages: staged.py."""
 _LARGEST_ONE_MINUS_BETA = 0.999
 _SCHEDULE = "schedule/"
 SCHEDULED = ("warmup", "final", "decay", "power")
 """Parts of the schedule that can be tuned, multiplied like any value; fractions are at most 1."""
 _HAVE = {"final": ("cosine", "wsd"), "decay": ("wsd",), "power": ("cosine", "wsd")}
 """The kinds of schedule that these parts change."""
+_USUAL = ("warmup", "power")
+"""The parts that are tuned where nothing is said; a final rate of 0 has no multiplier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +100,15 @@ def make_space(
     """The space of that kind around a recipe.
 
     A tunable may also be a coordinate (`lr/type/qkv`), which is then searched as it is; where none
-    are named, all that the recipe's optimizers have. `types` are the model's own module
-    types, of which a recipe may know more. `scales` are where results are to be used.
+    are named, all that the recipe's optimizers have, and but for `paper` the schedule's warm-up and
+    power. `types` are the model's own module types, of which a recipe may know more. `scales` are
+    where results are to be used.
     """
     if kind not in KINDS:
         raise CompletedpError(f"unknown space {kind!r}: choose from {', '.join(KINDS)}")
     known = tunables_of(recipe.rules.optimizers)
-    tunables = known if tunables is None else tunables
+    if tunables is None:
+        tunables = known if kind == "paper" else (*known, *_usual_parts(recipe.schedule))
     for tunable in tunables:
         if "/" in tunable:
             check_coordinates(recipe, [tunable])
@@ -175,6 +184,12 @@ def _in_blocks(name: str) -> bool:
     return name in BRANCHES or MODULE_TYPES[name].in_blocks
 
 
+def _usual_parts(schedule: Schedule) -> list[str]:
+    """The usual parts that a schedule has, and that a multiplier changes."""
+    have = (name for name in _USUAL if schedule.kind in _HAVE.get(name, (schedule.kind,)))
+    return [name for name in have if getattr(schedule, name) > 0]
+
+
 def _scheduled(recipe: Recipe, coordinate: str) -> float:
     """A part of the recipe's schedule, which a multiplier can change."""
     name = coordinate.removeprefix(_SCHEDULE)
@@ -245,6 +260,8 @@ def _coordinates(tunable: str, kind: str, tuned: Sequence[str], depth: int) -> l
             for layer in _layers(name, depth)
         ]
     names = [f"{tunable}/type/{name}" for name in tuned]
+    if kind == STAGED:
+        return [f"{tunable}/global", *names]
     over_depth = kind == "kronecker" or (kind == "paper" and tunable == "residual")
     if over_depth and any(_in_blocks(name) for name in tuned):
         names += [f"{tunable}/depth/{layer}" for layer in range(1, depth + 1)]
@@ -256,8 +273,8 @@ def _beta_limits(
 ) -> np.ndarray:
     """The highest that each coordinate may be, whatever the others are.
 
-    Multipliers of a type and of a layer are multiplied, so each may use half of the octaves that
-    are left up to the limit.
+    Multipliers of the whole model, of a type and of a layer are multiplied, so each may use its
+    share of the octaves that the start leaves up to the limit.
     """
     rate, tunable, rules = knob.value, knob.tunable, recipe.rules
     growth = 1.0
@@ -271,27 +288,29 @@ def _beta_limits(
         )
         growth = max((growth, *found))
     hyperparameters = recipe.hyperparameters
-    still = hyperparameters.with_vector([names[i] for i in mine], [0.0] * len(mine))
     value = hyperparameters.values.of(tunable)
 
     def room(name: str) -> float:
+        """Octaves from the start to the limit, where a coordinate has the fewest."""
         reached = _reached(recipe, name, recipe.types)
-        fixed = max(math.prod(still.multipliers(tunable, t, n).values()) for t, n in reached)
-        return math.log2(_LARGEST_ONE_MINUS_BETA / (value * growth * fixed))
+        most = max(
+            math.prod(hyperparameters.multipliers(tunable, t, n).values()) for t, n in reached
+        )
+        return math.log2(_LARGEST_ONE_MINUS_BETA / (value * growth * most))
 
-    has_depth = any(names[i].split("/")[1] == "depth" for i in mine)
+    kinds = {names[i].split("/")[1] for i in mine} & {"global", "type", "depth"}
     limits = []
     for i in mine:
         last = names[i].rpartition("/")[2]
         outside = last in MODULE_TYPES and not _in_blocks(last)
-        share = 0.5 if has_depth and not outside else 1.0
-        limit = share * room(names[i])
-        if limit < hyperparameters.log2.get(names[i], 0.0):
+        multiplied = kinds - {"depth"} if outside else kinds
+        left = room(names[i])
+        if left < 0:
             raise CompletedpError(
                 f"{rate} = {getattr(hyperparameters.values, rate):g} leaves no room at "
                 f"{names[i]}: 1 - {rate} would pass 1 at the base or at a scale that was named "
                 f"(it grows {growth:g} times); start from a larger {rate}, name smaller batches, "
                 'or set beta_rule="power"'
             )
-        limits.append(limit)
+        limits.append(hyperparameters.log2.get(names[i], 0.0) + left / max(1, len(multiplied)))
     return np.array(limits)

@@ -271,7 +271,7 @@ def _tau(ends: tuple[float, float] | None) -> str:
 def _settings(made: Any, usual: Any, always: Iterable[str]) -> str:
     """Settings that are always told, and those that are not the usual ones."""
     plain, default = made.to_dict(), usual.to_dict()
-    told = {k: v for k, v in plain.items() if k in always or v != default[k]}
+    told = {k: v for k, v in plain.items() if k in always or v != default.get(k)}
     return ", ".join(f"{key} {_short(value)}" for key, value in told.items())
 
 
