@@ -146,6 +146,32 @@ def test_what_modules_have_in_common_is_found_sooner() -> None:
     assert found(make_staged(names), of_types=False) < 0.5 * alone
 
 
+@pytest.mark.parametrize(
+    ("tunables", "stages"),
+    [
+        (("lr", "warmup"), True),
+        (("lr/global", "lr/type/qkv"), True),
+        (("lr/global", "residual/depth/1"), True),
+        (("lr/type/qkv", "lr/type/mlp_in"), False),
+        (("lr/global", "warmup"), False),
+        (("warmup", "power"), False),
+    ],
+)
+def test_named_coordinates_may_leave_nothing_to_a_stage(
+    tmp_path: Path, tunables: tuple[str, ...], stages: bool
+) -> None:
+    """Coordinates of one kind alone are searched as they are, from the first trial on."""
+    data = write_tokens(tmp_path)
+    with Store(str(tmp_path / "s.db")) as store:
+        study = make_study(store, data, space="staged", tunables=tunables)
+        engine = objective_of(study, data).engine(study)
+    assert isinstance(engine, Staged) == stages
+    second = proposed(engine, 1).point
+    moved = [name for name, x in zip(study.spec["space"]["coordinates"], second, strict=True) if x]
+    assert moved
+    assert stages or len(moved) == len(tunables)
+
+
 def test_it_is_the_default() -> None:
     """A search of which nothing is said goes in stages, in Python and on the command line."""
     assert StudyConfig(data="tokens").space == "staged"

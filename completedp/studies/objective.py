@@ -14,9 +14,9 @@ from completedp.studies.config import WorkerConfig
 from completedp.studies.engines import PAPER_GRID, Bounds, Engine, paper_levels
 from completedp.studies.registry import make_engine
 from completedp.studies.sites import ROUND, SeveralSites
-from completedp.studies.space import STAGED, Space, make_space
+from completedp.studies.space import Space, make_space
 from completedp.studies.spec import Site, StudySpec
-from completedp.studies.staged import Staged, first_trials
+from completedp.studies.staged import Staged, first_trials, has_stages
 from completedp.studies.study import Claim, Study
 from completedp.tasks.config import Sources
 from completedp.tasks.task import Task, same_task
@@ -92,7 +92,7 @@ def engine_of(spec: StudySpec, study: Study | None = None) -> Engine:
         engine = make_engine(name, bounds, seed, **options)
         return SeveralSites(engine, len(spec.sites)) if len(spec.sites) > 1 else engine
 
-    if spec.space.kind == STAGED:
+    if has_stages(spec.space):
         first, coordinates = first_trials(len(spec.sites)), spec.space.coordinates
         return Staged(bounds, spec.seed, coordinates=coordinates, first=first, make=make)
     return make(bounds, spec.seed)

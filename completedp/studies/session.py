@@ -18,8 +18,7 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.outlook import left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import Best, best, open_study, start, trials_for_best
-from completedp.studies.space import STAGED
-from completedp.studies.staged import first_trials
+from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.status import Status, status
 from completedp.studies.store import Store, Study, TrialRow
 from completedp.studies.worker import Fold, Progress, work
@@ -202,7 +201,7 @@ def work_shown(
             warnings.warn(line, DataWarning, stacklevel=3)
     if not quiet:
         size, stages = len(spec.space.coordinates), ""
-        if spec.space.kind == STAGED:
+        if has_stages(spec.space):
             first = min(first_trials(len(spec.sites)), counts["budget"])
             stages = f", {first} of them over global values first"
         print(

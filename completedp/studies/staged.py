@@ -13,6 +13,7 @@ import numpy as np
 
 from completedp.studies.engines import Bounds, Engine, Proposal, Told
 from completedp.studies.sites import ROUND
+from completedp.studies.space import STAGED, Space
 
 Make = Callable[[Bounds, int], Engine]
 """An engine of a stage, from its bounds and a seed."""
@@ -30,8 +31,21 @@ def first_trials(sites: int) -> int:
     return -(-_FIRST // rounds) * rounds
 
 
+def has_stages(space: Space) -> bool:
+    """Whether a space is searched in stages: where coordinates were named, one may have none."""
+    is_global, is_schedule = _kinds(space.coordinates)
+    others = ~is_global & ~is_schedule
+    return space.kind == STAGED and bool(is_global.any() and others.any())
+
+
+def _kinds(coordinates: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Which coordinates are the whole model's, and which the schedule's."""
+    is_global = np.array([name.split("/")[1] == "global" for name in coordinates])
+    return is_global, np.array([name.startswith("schedule/") for name in coordinates])
+
+
 class Staged(Engine):
-    """An engine for the global coordinates, and after `first` trials one for those of types.
+    """An engine for the global coordinates, and after `first` trials one for the others.
 
     The second begins when all trials of the first have finished, so that every worker has it begin
     at the same point; until then there is nothing to propose.
@@ -47,11 +61,10 @@ class Staged(Engine):
         make: Make,
     ) -> None:
         super().__init__(bounds, seed)
-        is_type = np.array([name.split("/")[1] == "type" for name in coordinates])
-        is_schedule = np.array([name.startswith("schedule/") for name in coordinates])
-        self._later = is_type | is_schedule
+        is_global, is_schedule = _kinds(coordinates)
+        self._later = ~is_global
         self._first, self._make = first, make
-        self._stages = [_Stage(make, bounds, ~is_type, bounds.start, seed)]
+        self._stages = [_Stage(make, bounds, is_global | is_schedule, bounds.start, seed)]
 
     @property
     def centre(self) -> np.ndarray:
