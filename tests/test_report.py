@@ -19,7 +19,7 @@ from completedp.evidence.report import Report, smaller_svg
 from completedp.evidence.reporting.figures import WHAT_TO_SEE
 from completedp.evidence.reporting.gather import gather, page_of, sentence, write_report
 from completedp.evidence.reporting.recipes import multiplier_map
-from completedp.evidence.reporting.searches import explained
+from completedp.evidence.reporting.searches import explained, mattered
 from completedp.studies.store import Store
 
 EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -167,7 +167,7 @@ def test_a_page_of_everything(everything: Path, tmp_path: Path) -> None:
     assert verdicts["recipe best.json"] == "measured"
     for words in ("drifts by up to 0.70 octaves", "exponent 0.31 +- 0.05",
                   "completedp sweep --vary lr", "step 7 of 20", "What to see",
-                  "recommended: 2.1000 on fresh seeds", "Training loss", "lr/type/",
+                  "recommended: 2.1000 on fresh seeds", "Training loss", "explains more than that",
                   "1:01"):  # fmt: skip
         assert words in page.text, words
     assert found["bytes"] < 200_000
@@ -273,6 +273,33 @@ def test_which_coordinates_mattered() -> None:
     assert shares[1] > 0.85
     assert max(shares[0], shares[2]) < 0.1
     assert explained(np.ones((200, 1)), rng.normal(size=200)).tolist() == [0.0]
+    assert explained(np.ones((0, 2)), np.ones(0)).tolist() == [0.0, 0.0]
+
+
+def test_what_mattered_in_a_search_of_stages() -> None:
+    """That losses fall from one stage to the next is not laid to all that the second moves."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(300, 4))
+    first = np.arange(300) < 150
+    points[first, 2:] = 0.0  # the first stage moves two coordinates, the second the others
+    points[~first, :2] = 0.7
+    losses = np.where(first, points[:, 0] ** 2 + 5.0, points[:, 2] ** 2)
+    assert explained(points, losses)[3] > 0.2
+    shares = mattered(points, losses, first)
+    assert min(shares[0], shares[2]) > 0.85
+    assert max(shares[1], shares[3]) < 0.1
+
+
+def test_luck_does_not_matter() -> None:
+    """Of sixty coordinates that do nothing hardly one is named, however few the trials."""
+    rng = np.random.default_rng(0)
+    named = [
+        np.count_nonzero(
+            mattered(rng.normal(size=(24, 60)), rng.normal(size=24), np.arange(24) < 0)
+        )
+        for _ in range(10)
+    ]
+    assert np.mean(named) <= 1.5
 
 
 def test_the_map_of_multipliers() -> None:

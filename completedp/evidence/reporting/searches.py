@@ -14,11 +14,15 @@ from completedp.evidence.report import Report, bar
 from completedp.evidence.reporting.part import UNFINISHED, Outcome, Part, command, number, table
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.ladder import START
+from completedp.studies.spec import StudySpec
 from completedp.studies.spent import device_seconds
+from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.store import Study, TrialRow
 
 SHOWN = 12
 """Coordinates that are listed."""
+_SHUFFLES = 10
+"""How often losses are shuffled to see what luck explains."""
 
 
 def is_list(study: Study) -> bool:
@@ -71,7 +75,7 @@ def search_part(study: Study, store: str) -> Part:
         for site, where in enumerate(spec["sites"]):
             _history(report, [row for row in rows if row.site == site], where, note)
         _ladder(report, note)
-        _coordinates(report, names, [row for row in rows if row.site == 0], spec["space"]["start"])
+        _coordinates(report, StudySpec.from_dict(spec), [row for row in rows if row.site == 0])
 
     return Part(
         title=f"search {study.name!r}",
@@ -98,17 +102,35 @@ def explained(points: np.ndarray, losses: np.ndarray) -> np.ndarray:
     Orders, as losses near divergence are of any size. Parabolas follow anything a little: what they
     would explain of noise is taken off.
     """
+    found, count = np.zeros(points.shape[1]), len(losses)
+    if count <= 4:
+        return found
     ranks = _ranks(losses)
-    total, count = float((ranks**2).sum()), len(losses)
-    found = np.zeros(points.shape[1])
+    total = float((ranks**2).sum())
     for i, column in enumerate(points.T):
-        if np.ptp(column) == 0 or total == 0 or count <= 4:
+        if np.ptp(column) == 0 or total == 0:
             continue
         x = _ranks(column) / count
         rows = np.stack([np.ones_like(x), x, x**2], axis=1)
         fitted = rows @ np.linalg.lstsq(rows, ranks, rcond=None)[0]
         share = float((fitted**2).sum()) / total
         found[i] = max(0.0, 1 - (1 - share) * (count - 1) / (count - 3))
+    return found
+
+
+def mattered(points: np.ndarray, losses: np.ndarray, in_first: np.ndarray) -> np.ndarray:
+    """The same within each stage, the larger part, and 0 where luck alone explains as much.
+
+    From one stage to the next all that the second moves has changed, and the losses have fallen,
+    which no single coordinate explains.
+    """
+    found = np.zeros(points.shape[1])
+    for stage in (in_first, ~in_first):
+        own, at = points[stage], losses[stage]
+        shares = explained(own, at)
+        rng = np.random.default_rng(0)
+        luck = np.mean([explained(own, rng.permutation(at)).max() for _ in range(_SHUFFLES)])
+        found = np.maximum(found, np.where(shares > luck, shares, 0.0))
     return found
 
 
@@ -195,29 +217,33 @@ def _ladder(report: Report, note: Any) -> None:
     table(report, ["scale", "candidate", "loss", "seeds", ""], rows)
 
 
-def _coordinates(
-    report: Report, names: Sequence[str], rows: Sequence[TrialRow], start: Sequence[float]
-) -> None:
+def _coordinates(report: Report, spec: StudySpec, rows: Sequence[TrialRow]) -> None:
     kept = [row for row in rows if row.status in ("ok", "diverged") and row.loss is not None]
     if len(kept) < 8:
         return
     points = np.array([row.point for row in kept])
     losses = np.array([row.loss for row in kept], dtype=float)
-    shares = explained(points, losses)
-    best = points[int(np.argmin(losses))] - np.array(start)
-    order = np.argsort(-shares, kind="stable")[:SHOWN]
+    first = first_trials(len(spec.sites)) if has_stages(spec.space) else math.inf
+    shares = mattered(points, losses, np.array([row.number < first for row in kept]))
+    names = spec.space.coordinates
+    best = points[int(np.argmin(losses))] - spec.space.bounds.start
+    order = [i for i in np.argsort(-shares, kind="stable")[:SHOWN] if shares[i] > 0]
     report.heading("Which coordinates mattered", level=3)
     report.paragraph(
         "How much of the losses' order each coordinate explains alone. Where a search has gone "
-        "together in several of them, they share what only one of them did.",
+        "together in several of them, they share what only one of them did. Left out is what the "
+        "luckiest of them would explain of losses that are shuffled.",
         "quiet",
     )
+    if not order:
+        report.paragraph("None explains more than that.")
+        return
     most = float(shares.max()) or 1.0
     report.table(
         ["coordinate", "explains", "", "the best trial, octaves from the start"],
         [
             [names[i], f"{shares[i]:.0%}", bar(float(shares[i]) / most), f"{best[i]:+.2f}"]
-            for i in order.tolist()
+            for i in order
         ],
     )
 
