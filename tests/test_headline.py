@@ -42,11 +42,13 @@ def planted(speedup: float, noise: float, over_uniform: float = 2.0) -> dict[Run
 
 def test_the_speed_up_is_that_of_the_tokens() -> None:
     """Without noise the speed-ups over both baselines come out as planted, at every scale."""
-    numbers = Headline(sizes={}).judge(AT, planted(1.4, 0.0), {}).numbers
+    found = Headline(sizes={}).judge(AT, planted(1.4, 0.0), {})
+    numbers = found.numbers
     for row in numbers["scales"]:
-        assert row["speedup_over_global"]["value"] == pytest.approx(1.4)
-        assert row["speedup_over_uniform"]["value"] == pytest.approx(2.0)
-    assert numbers["target"]["flops_ratio"] > 500
+        assert row["speedup_over_global"]["speedup"] == pytest.approx(1.4)
+        assert row["speedup_over_uniform"]["speedup"] == pytest.approx(2.0)
+    assert found.summary["target"]["flops_ratio"] > 500
+    assert found.summary["base"]["speedup"] == pytest.approx(1.4)
     assert numbers["regret"] == {GLOBAL: 0.0, MODULE: 0.0}
 
 
@@ -54,7 +56,7 @@ def test_the_interval_covers_the_truth() -> None:
     """With noise the interval has the planted value in it, and widens with the noise."""
     widths = []
     for noise in (0.002, 0.01):
-        found = Headline(sizes={}).judge(AT, planted(1.4, noise), {}).numbers["target"]
+        found = Headline(sizes={}).judge(AT, planted(1.4, noise), {}).summary["target"]
         assert found["low"] < 1.4 < found["high"]
         widths.append(found["high"] - found["low"])
     assert widths[1] > 3 * widths[0]
@@ -72,7 +74,7 @@ def test_a_loss_that_does_not_fall_gives_no_speed_up() -> None:
     losses = planted(1.4, 0.0)
     losses |= {run: [9.0] * len(x) for run, x in losses.items() if run.length > 1}
     found = Headline(sizes={}).judge(AT, losses, {})
-    assert found.numbers["target"]["value"] is None
+    assert found.summary["target"]["speedup"] is None
     assert found.findings[1].verdict == "not settled"
 
 

@@ -20,7 +20,7 @@ def numbers(
     high: Any = 1.3,
 ) -> dict[str, Any]:
     """What a story found."""
-    over = {"value": value, "low": low, "high": high}
+    over = {"speedup": value, "low": low, "high": high}
     means = {MODULE: modules, GLOBAL: tuned, UNTUNED: 2.5}
     return {"scales": [{"means": means, "speedup_over_global": over, "speedup_over_untuned": over}]}
 

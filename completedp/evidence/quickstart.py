@@ -69,8 +69,7 @@ def quickstart(out: Path) -> dict[str, Any]:
         "sentence": sentence(found.numbers),
         "report": str(page),
         "recipe": str(out / "recipe.json"),
-        "base": found.numbers["base"],
-        "target": found.numbers["target"],
+        **found.summary,
         "scales": found.numbers["scales"],
     }
     write_text_atomically(out / "result.json", json.dumps(result, indent=2) + "\n")
@@ -102,12 +101,12 @@ def sentence(numbers: Mapping[str, Any]) -> str:
 
 def _tokens(speedup: Mapping[str, float | None]) -> str | None:
     """How many times the tokens, and within which bounds."""
-    if speedup["value"] is None:
+    if speedup["speedup"] is None:
         return None
     if speedup["low"] is None:
-        return f"{speedup['value']:.2f} times"
+        return f"{speedup['speedup']:.2f} times"
     upto = "or more" if speedup["high"] is None else f"to {speedup['high']:.2f}"
-    return f"{speedup['value']:.2f} ({speedup['low']:.2f} {upto}) times"
+    return f"{speedup['speedup']:.2f} ({speedup['low']:.2f} {upto}) times"
 
 
 def _target() -> Scale:

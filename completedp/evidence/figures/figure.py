@@ -7,8 +7,8 @@ say of the claim, and how they are drawn. No torch here: `figure --list` answers
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from completedp.theory.roles import Role
@@ -104,6 +104,8 @@ class Found:
     text: str
     """The numbers as a table for people."""
     svg: str
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """The few numbers that stand beside the verdict."""
 
 
 CORES, H200 = "2 CPU cores", "one H200"

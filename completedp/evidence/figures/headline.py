@@ -86,7 +86,7 @@ class HeadlineSize:
 class Speedup:
     """How many times the tokens `global` needs for the loss of `module` at one scale."""
 
-    value: float | None
+    speedup: float | None
     """None where its loss does not fall with its length."""
     low: float | None
     high: float | None
@@ -233,9 +233,11 @@ class Headline:
         regret = {
             arm: curve[0.0] - min(curve.values()) for arm, curve in moved.items() if at.around
         }
-        numbers = {
+        summary = {
             "base": rows[0]["speedup_over_global"],
             "target": {"flops_ratio": rows[-1]["flops_ratio"], **rows[-1]["speedup_over_global"]},
+        }
+        numbers = {
             "regret": regret,
             "trials": {arm: 0 if arm == UNTUNED else at.total for arm in at.arms},
             "scales": rows,
@@ -248,6 +250,7 @@ class Headline:
         raw = [[asdict(run), list(found)] for run, found in losses.items()]
         return Found(
             findings=_findings(rows, regret, at),
+            summary=_plain(summary),
             numbers=_plain(numbers),
             raw=_plain(raw),
             text=_table(rows, regret),
@@ -295,7 +298,7 @@ def _speedup(
     runs = [Run(GLOBAL, place, length) for length in (1.0, *at.lengths)]
     cells = [losses[run] for run in (*runs, Run(MODULE, place), Run(over, place))]
     if not np.isfinite(np.concatenate([np.asarray(cell) for cell in cells])).all():
-        return Speedup(value=None, low=None, high=None)
+        return Speedup(speedup=None, low=None, high=None)
     means = np.array([np.mean(cell) for cell in cells])
     counts = np.array([len(cell) for cell in cells])
     freedom = int((counts[:-1] - 1).sum())
@@ -315,13 +318,13 @@ def _speedup(
 
     value = float(needed(means))
     if value >= _ENDLESS:
-        return Speedup(value=None, low=None, high=None)
+        return Speedup(speedup=None, low=None, high=None)
     if freedom < 1:
-        return Speedup(value=value, low=None, high=None)
+        return Speedup(speedup=value, low=None, high=None)
     error = math.sqrt(spread / freedom) / np.sqrt(counts) * student(freedom) / 1.959964
     drawn = means + error * np.random.default_rng(0).standard_normal((_DRAWS, len(means)))
     low, high = np.quantile(needed(drawn), [0.025, 0.975])
-    return Speedup(value=value, low=float(low), high=float(high) if high < _ENDLESS else None)
+    return Speedup(speedup=value, low=float(low), high=float(high) if high < _ENDLESS else None)
 
 
 def _findings(
@@ -330,7 +333,7 @@ def _findings(
     def of(row: Mapping[str, Any], claim: str, at_least: float) -> Finding:
         found = row["speedup_over_global"]
         interval = None if found["high"] is None else (found["low"], found["high"])
-        return judged(claim, found["value"], interval, unit="times", at_least=at_least)
+        return judged(claim, found["speedup"], interval, unit="times", at_least=at_least)
 
     ratio = rows[-1]["flops_ratio"]
     findings = [
@@ -366,7 +369,7 @@ def _table(rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float]) -> st
     out = [f"{'FLOP':>8} {titles} {'speed-up over global':>26}"]
     for row in rows:
         means, found = row["means"], row["speedup_over_global"]
-        shown = "not measured" if found["value"] is None else f"{found['value']:.2f}"
+        shown = "not measured" if found["speedup"] is None else f"{found['speedup']:.2f}"
         if found["low"] is not None:
             high = "-" if found["high"] is None else f"{found['high']:.2f}"
             shown += f" [{found['low']:.2f}, {high}]"
@@ -422,11 +425,14 @@ def _draw(
         known = [row for row in rows if row["speedup_over_global"]["low"] is not None]
         for row in known:
             found = row["speedup_over_global"]
-            high = found["high"] if found["high"] is not None else found["value"]
+            high = found["high"] if found["high"] is not None else found["speedup"]
             middle.errorbar(
                 [row["flops_ratio"]],
-                [found["value"]],
-                yerr=[[max(0.0, found["value"] - found["low"])], [max(0.0, high - found["value"])]],
+                [found["speedup"]],
+                yerr=[
+                    [max(0.0, found["speedup"] - found["low"])],
+                    [max(0.0, high - found["speedup"])],
+                ],
                 color=BLUE,
                 marker="o",
                 capsize=3,

@@ -101,8 +101,10 @@ def _written(
         "data": "stdlib" if data is None else Path(data).name,
         "model": model or "reference",
         "findings": [vars(finding) for finding in found.findings],
+        **found.summary,
         "numbers": found.numbers,
         "seconds": round(seconds, 1),
+        "gpu_hours": round(seconds / 3600, 3) if torch.cuda.is_available() else 0.0,
         "estimated_seconds": None if size == TINY else round(cost.seconds(SPEEDS[size])),
         "versions": {
             "completedp": completedp.__version__,
