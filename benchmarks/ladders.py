@@ -1,37 +1,53 @@
-"""What the headline's searches came to: a table of the ladders that their recipes keep.
+"""What searches came to: tables of the ladders that their recipes keep.
 
 python benchmarks/ladders.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from completedp.theory.evidence import Standing
 from completedp.theory.recipe import Recipe
 
-FOLDER = Path(__file__).parent / "data" / "headline"
-ARMS = {
+DATA = Path(__file__).parent / "data"
+HEADLINE = {
     "uniform": "one value for every module, the initial scale among them",
     "global": "the same, from an embedding that starts eight times larger",
     "module": "128 trials of those, then 384 by module type",
 }
+STAGES = {
+    "staged-0": "`staged`",
+    "staged-1": "the same, another seed",
+    "kronecker-0": "`kronecker`",
+    "kronecker-1": "the same, another seed",
+}
 
 
-def table() -> str:
-    """By arm: what was chosen, and its losses and the start's at the base and on the rung."""
+def headline_table() -> str:
+    """Of the headline's searches."""
+    return _table("headline", HEADLINE)
+
+
+def stages_table() -> str:
+    """Of searches in stages, and of types and layers from the beginning."""
+    return _table("stages", STAGES)
+
+
+def _table(folder: str, searches: Mapping[str, str]) -> str:
+    """By search: what was chosen, its losses at the base and on the last rung, and its gain."""
     lines = [
         "| searched | chosen | base | x2, tokens x4 | gain there over its start |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for arm, words in ARMS.items():
-        evidence = Recipe.load(FOLDER / f"{arm}.json").evidence
+    for name, words in searches.items():
+        evidence = Recipe.load(DATA / folder / f"{name}.json").evidence
         assert evidence is not None
-        at = [rung.of(evidence.chosen or "") for rung in evidence.rungs]
-        starts = [rung.of("start") for rung in evidence.rungs]
-        base, larger = map(_shown, at)
-        gain = _mean(starts[-1]) - _mean(at[-1])
-        lines.append(f"| {words} | {evidence.chosen} | {base} | {larger} | {gain:.3f} |")
+        base, larger = (rung.of(evidence.chosen or "") for rung in evidence.rungs)
+        gain = _mean(evidence.rungs[-1].of("start")) - _mean(larger)
+        losses = f"{_shown(base)} | {_shown(larger)}"
+        lines.append(f"| {words} | {evidence.chosen} | {losses} | {gain:.3f} |")
     return "\n".join(lines)
 
 
@@ -46,4 +62,4 @@ def _shown(standing: Standing | None) -> str:
 
 
 if __name__ == "__main__":
-    print(table())
+    print(headline_table(), stages_table(), sep="\n\n")

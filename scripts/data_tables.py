@@ -24,7 +24,8 @@ import timings  # noqa: E402
 import transfer  # noqa: E402
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
-    "ladders": ("results/search.md", ladders.table),
+    "headline ladders": ("results/search.md", ladders.headline_table),
+    "stages": ("results/search.md", ladders.stages_table),
     "drift": ("transfer.md", lambda: transfer.drift_table(transfer.lines())),
     "batch": ("transfer.md", lambda: transfer.batch_table(transfer.lines())),
     "slopes": ("checks.md", lambda: scaling_checks.table(measured.read(scaling_checks.DATA))),

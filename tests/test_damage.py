@@ -160,6 +160,13 @@ def test_a_damaged_spec_is_one_line(spec: dict[str, Any]) -> None:
     assert "spec is damaged" in error_of(StudySpec.from_dict, spec)
 
 
+@pytest.mark.parametrize("names", [["lr"], [1], ["lr/global", "eps/global"], [], None])
+def test_damaged_coordinates_are_one_line(names: Any) -> None:
+    """What is no name, or more or fewer names than bounds, is told as soon as a spec is read."""
+    space = {"low": [-1.0], "high": [1.0], "start": [0.0], "coordinates": names, "kind": "staged"}
+    assert "spec is damaged" in error_of(StudySpec.from_dict, {"space": space})
+
+
 @pytest.mark.parametrize(
     "extra",
     [

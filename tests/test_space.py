@@ -134,6 +134,34 @@ def test_a_start_near_the_limit_has_what_room_is_left(kind: str) -> None:
     assert 0.9 < max(1 - t.beta1 for t in found.tensors) < 1
 
 
+def test_all_that_multiplies_a_tensor_shares_its_room() -> None:
+    """With coordinates of the model, a type and a layer at once the corner can still be trained."""
+    tunables = ("one_minus_beta1", "one_minus_beta1/layer/qkv/1", "one_minus_beta1/depth/2")
+    space = make_space(RECIPE, "staged", tunables=tunables)
+    top = space.recipe(RECIPE, space.bounds.high)
+    found = plan(make_model(device="meta"), top, BASE_SCALE)
+    assert 0.9 < max(1 - t.beta1 for t in found.tensors) < 1
+
+
+@pytest.mark.parametrize("tunables", [("warmup",), ("decay",), ("warmup", "decay", "power")])
+def test_every_corner_of_the_schedule_is_a_schedule(tunables: tuple[str, ...]) -> None:
+    """However far a search may go, warm-up and decay fit the run, and the power its limits."""
+    recipe = replace(RECIPE, schedule=Schedule(kind="wsd", warmup=0.3, decay=0.2))
+    space = make_space(recipe, "global", tunables=tunables, reach=12.0)
+    for corner in (space.bounds.low, space.bounds.high):
+        found = space.recipe(recipe, corner).schedule
+        assert found.warmup + found.decay <= 1
+    assert found.warmup + found.decay > 0.99
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_that_no_tensor_has_is_no_coordinate(kind: str) -> None:
+    """Where the model has no matrix there is no initial scale to search, for the whole neither."""
+    space = make_space(RECIPE, kind, types=("attn_norm", "output_norm"))
+    assert not any(name.startswith("init_std/") for name in space.coordinates)
+    assert any(name.startswith("lr/") for name in space.coordinates)
+
+
 def test_bounds_are_as_wide_as_asked_elsewhere() -> None:
     """Coordinates without a limit of their own may go `reach` octaves either way."""
     space = make_space(RECIPE, "type", reach=3.0, tunables=("lr", "eps"))

@@ -1,6 +1,7 @@
 """A search in stages: what each moves, when the second begins, and what it is good for."""
 
 import inspect
+import math
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +28,12 @@ def make(bounds: Bounds, seed: int) -> Engine:
     return make_engine("recombine", bounds, seed)
 
 
-def make_staged(names: tuple[str, ...] = NAMES, make: staged.Make = make) -> Staged:
+def make_staged(
+    names: tuple[str, ...] = NAMES, make: staged.Make = make, **options: bool
+) -> Staged:
     size = len(names)
     bounds = Bounds(low=np.full(size, -4.0), high=np.full(size, 4.0), start=np.zeros(size))
-    return Staged(bounds, 0, coordinates=names, first=FIRST, make=make)
+    return Staged(bounds, 0, coordinates=names, first=FIRST, make=make, **options)
 
 
 def proposed(engine: Engine, number: int) -> Proposal:
@@ -99,9 +102,22 @@ def test_a_trial_that_nobody_asked_for_changes_nothing() -> None:
     """What a damaged store says of the second stage before it began is not learnt from."""
     engine, clean = make_staged(), make_staged()
     engine.tell(FIRST + 5, np.ones(4), -100.0)
+    assert (engine.best_loss, engine.told) == (math.inf, 0)
     tell_all(engine, range(FIRST))
     tell_all(clean, range(FIRST))
     assert (engine.recommend() == clean.recommend()).all()
+
+
+def test_the_best_is_the_best_of_both_stages() -> None:
+    """A second stage that finds nothing better leaves the best trial where it was, if losses of the
+    two compare; else it is that of the last stage that has one."""
+    for comparable, best in ((True, -5.0), (False, 0.5)):
+        engine = make_staged(comparable=comparable)
+        for number in range(FIRST):
+            engine.tell(number, proposed(engine, number).point, -5.0 if number == 7 else 1.0)
+        assert engine.best_loss == engine.describe()["best_loss"] == -5.0
+        engine.tell(FIRST, proposed(engine, FIRST).point, 0.5)
+        assert engine.best_loss == engine.describe()["best_loss"] == best
 
 
 def test_sites_begin_anew_with_the_second_stage() -> None:

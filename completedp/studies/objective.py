@@ -94,7 +94,10 @@ def engine_of(spec: StudySpec, study: Study | None = None) -> Engine:
 
     if has_stages(spec.space):
         first, coordinates = first_trials(len(spec.sites)), spec.space.coordinates
-        return Staged(bounds, spec.seed, coordinates=coordinates, first=first, make=make)
+        alone = len(spec.sites) == 1
+        return Staged(
+            bounds, spec.seed, coordinates=coordinates, first=first, make=make, comparable=alone
+        )
     return make(bounds, spec.seed)
 
 

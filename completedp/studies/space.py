@@ -23,6 +23,7 @@ because a coordinate that runs into that limit cannot be carried on.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -38,7 +39,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
-from completedp.theory.schedule import Schedule
+from completedp.theory.schedule import POWERS, Schedule
 from completedp.theory.value import product
 
 KINDS: tuple[str, ...] = get_args(SpaceKind)
@@ -138,7 +139,9 @@ def make_space(
     for knob in knobs_by_value(recipe.rules.optimizers).values():
         mine = [i for i, name in enumerate(names) if name.startswith(f"{knob.tunable}/")]
         if knob.is_complement and mine:
-            high[mine] = np.minimum(high[mine], _beta_limits(recipe, knob, names, mine, scales))
+            limits = _beta_limits(recipe, knob, names, mine, types, scales)
+            high[mine] = np.minimum(high[mine], limits)
+    high = np.minimum(high, _schedule_limits(recipe.schedule, names))
     return Space(kind=kind, coordinates=names, bounds=Bounds(low=low, high=high, start=start))
 
 
@@ -215,7 +218,24 @@ def _scheduled(recipe: Recipe, coordinate: str) -> float:
 def _moved(recipe: Recipe, coordinate: str, octaves: float) -> float:
     """A part of the schedule, multiplied."""
     moved = _scheduled(recipe, coordinate) * 2.0**octaves
-    return moved if coordinate.endswith("power") else min(1.0, moved)
+    if coordinate.endswith("power"):
+        return min(max(moved, POWERS[0]), POWERS[1])
+    return min(1.0, moved)
+
+
+def _schedule_limits(schedule: Schedule, names: Sequence[str]) -> np.ndarray:
+    """By coordinate: how far it may go, for warm-up and decay of wsd together are at most the run.
+
+    What is tuned of the two grows by at most one factor, which leaves the other its part.
+    """
+    limits = np.full(len(names), math.inf)
+    parts = {f"{_SCHEDULE}{part}": getattr(schedule, part) for part in ("warmup", "decay")}
+    tuned = {name: part for name, part in parts.items() if name in names}
+    if schedule.kind == "wsd" and tuned:
+        left = 1.0 - sum(part for name, part in parts.items() if name not in tuned)
+        most = math.log2(max(1.0, left / sum(tuned.values()) * (1 - 1e-12)))
+        limits[[names.index(name) for name in tuned]] = most
+    return limits
 
 
 def check_coordinates(recipe: Recipe, names: Sequence[str]) -> None:
@@ -251,6 +271,8 @@ def _coordinates(tunable: str, kind: str, tuned: Sequence[str], depth: int) -> l
         return [f"{_SCHEDULE}{tunable}"]
     if "/" in tunable:
         return [tunable]
+    if not tuned:  # no tensor of this model has such a value
+        return []
     if kind == "global":
         return [f"{tunable}/global"]
     if kind == "full":
@@ -269,12 +291,17 @@ def _coordinates(tunable: str, kind: str, tuned: Sequence[str], depth: int) -> l
 
 
 def _beta_limits(
-    recipe: Recipe, knob: Knob, names: Sequence[str], mine: list[int], scales: Sequence[Scale]
+    recipe: Recipe,
+    knob: Knob,
+    names: Sequence[str],
+    mine: list[int],
+    types: Sequence[str],
+    scales: Sequence[Scale],
 ) -> np.ndarray:
     """The highest that each coordinate may be, whatever the others are.
 
-    Multipliers of the whole model, of a type and of a layer are multiplied, so each may use its
-    share of the octaves that the start leaves up to the limit.
+    Multipliers of the whole model, of a type and of a layer are multiplied, so those of one tensor
+    share the octaves that the start leaves it up to the limit.
     """
     rate, tunable, rules = knob.value, knob.tunable, recipe.rules
     growth = 1.0
@@ -288,29 +315,23 @@ def _beta_limits(
         )
         growth = max((growth, *found))
     hyperparameters = recipe.hyperparameters
-    value = hyperparameters.values.of(tunable)
-
-    def room(name: str) -> float:
-        """Octaves from the start to the limit, where a coordinate has the fewest."""
-        reached = _reached(recipe, name, recipe.types)
-        most = max(
-            math.prod(hyperparameters.multipliers(tunable, t, n).values()) for t, n in reached
-        )
-        return math.log2(_LARGEST_ONE_MINUS_BETA / (value * growth * most))
-
-    kinds = {names[i].split("/")[1] for i in mine} & {"global", "type", "depth"}
+    largest = hyperparameters.values.of(tunable) * growth
+    reached = {i: _reached(recipe, names[i], types) for i in mine}
+    together = Counter(tensor for tensors in reached.values() for tensor in tensors)
     limits = []
-    for i in mine:
-        last = names[i].rpartition("/")[2]
-        outside = last in MODULE_TYPES and not _in_blocks(last)
-        multiplied = kinds - {"depth"} if outside else kinds
-        left = room(names[i])
-        if left < 0:
+    for i, tensors in reached.items():
+        room = {
+            tensor: math.log2(_LARGEST_ONE_MINUS_BETA / (largest * math.prod(multiplied.values())))
+            for tensor in tensors
+            for multiplied in [hyperparameters.multipliers(tunable, *tensor)]
+        }
+        if min(room.values()) < 0:
             raise CompletedpError(
                 f"{rate} = {getattr(hyperparameters.values, rate):g} leaves no room at "
                 f"{names[i]}: 1 - {rate} would pass 1 at the base or at a scale that was named "
                 f"(it grows {growth:g} times); start from a larger {rate}, name smaller batches, "
                 'or set beta_rule="power"'
             )
-        limits.append(hyperparameters.log2.get(names[i], 0.0) + left / max(1, len(multiplied)))
+        share = min(left / together[tensor] for tensor, left in room.items())
+        limits.append(hyperparameters.log2.get(names[i], 0.0) + share)
     return np.array(limits)

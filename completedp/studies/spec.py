@@ -94,14 +94,18 @@ class StudySpec:
     def _from_dict(cls, data: Mapping[str, Any]) -> StudySpec:
         of_space = data["space"]
         bounds = Bounds(**{name: np.array(of_space[name]) for name in ("low", "high", "start")})
+        names = of_space["coordinates"]
+        if len(names) != bounds.dimensions or not all("/" in name for name in names):
+            raise CompletedpError(
+                f"{len(names)} coordinates with bounds for {bounds.dimensions} must be as many "
+                "names, such as lr/global"
+            )
         return cls(
             trials=data["trials"],
             engine=data["engine"],
             seed=data["seed"],
             stop_early=data["stop_early"],
-            space=Space(
-                kind=of_space["kind"], coordinates=tuple(of_space["coordinates"]), bounds=bounds
-            ),
+            space=Space(kind=of_space["kind"], coordinates=tuple(names), bounds=bounds),
             recipe=Recipe.from_dict(data["recipe"]),
             sites=tuple(Site.from_dict(site) for site in data["sites"]),
             task=data["task"],

@@ -7,6 +7,7 @@ where those ended and move the module types. Both move the schedule.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -33,9 +34,10 @@ def first_trials(sites: int) -> int:
 
 def has_stages(space: Space) -> bool:
     """Whether a space is searched in stages: where coordinates were named, one may have none."""
+    if space.kind != STAGED:
+        return False
     is_global, is_schedule = _kinds(space.coordinates)
-    others = ~is_global & ~is_schedule
-    return space.kind == STAGED and bool(is_global.any() and others.any())
+    return bool(is_global.any() and (~is_global & ~is_schedule).any())
 
 
 def _kinds(coordinates: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -48,7 +50,8 @@ class Staged(Engine):
     """An engine for the global coordinates, and after `first` trials one for the others.
 
     The second begins when all trials of the first have finished, so that every worker has it begin
-    at the same point; until then there is nothing to propose.
+    at the same point; until then there is nothing to propose. Losses of the two are `comparable`
+    unless the engines are told something else: the gain over where the stage began.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class Staged(Engine):
         coordinates: Sequence[str],
         first: int,
         make: Make,
+        comparable: bool = True,
     ) -> None:
         super().__init__(bounds, seed)
+        self._comparable = comparable
         is_global, is_schedule = _kinds(coordinates)
         self._later = ~is_global
         self._first, self._make = first, make
@@ -80,26 +85,35 @@ class Staged(Engine):
         proposed = self.propose(number)
         return self.centre if proposed is None else proposed.point
 
+    def tell(self, number: int, point: np.ndarray, loss: float, *, estimated: bool = False) -> None:
+        if number >= self._first and len(self._stages) == 1:
+            return  # asked by nobody: a store that somebody changed
+        super().tell(number, point, loss, estimated=estimated)
+
     def _learn(self, trial: Told) -> None:
         later = trial.number >= self._first
-        if later and len(self._stages) == 1:
-            return  # asked by nobody: a store that somebody changed
         stage = self._stages[later]
         stage.tell(trial, trial.number - later * self._first)
         if not later and stage.engine.told == self._first:
             own_seed = int(np.random.default_rng([self.seed, self._first, 2]).integers(2**31))
             begin = stage.recommend()
             self._stages.append(_Stage(self._make, self.bounds, self._later, begin, own_seed))
-        last = self._stages[-1]
-        self.best_loss, self.best_point = last.engine.best_loss, last.best_point()
+        if not self._comparable:  # then the best is that of the last stage that has one
+            known = [each for each in self._stages if math.isfinite(each.engine.best_loss)]
+            last = known[-1] if known else stage
+            self.best_loss, self.best_point = last.engine.best_loss, last.best_point()
 
     def recommend(self) -> np.ndarray:
         return self._stages[-1].recommend()
 
     def describe(self) -> dict[str, float]:
-        """As the current stage's."""
-        own = {"told": self.told, "diverged": self.diverged, "stage": len(self._stages)}
-        return self._stages[-1].engine.describe() | own
+        """As the current stage's, but for what is known of all trials."""
+        return self._stages[-1].engine.describe() | super().describe() | {"stage": self.stage}
+
+    @property
+    def stage(self) -> int:
+        """The current one: 1 or 2."""
+        return len(self._stages)
 
 
 class _Stage:

@@ -14,6 +14,8 @@ from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
 
 KINDS = ("cosine", "constant", "piecewise", "wsd")
+POWERS = (1 / 64, 64.0)
+"""The least and the largest power of a fall."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class Schedule:
             raise CompletedpError(f"unknown schedule {self.kind!r}: choose from {', '.join(KINDS)}")
         for name in ("warmup", "final", "decay"):
             check_number(f"schedule {name}", getattr(self, name), low=0, high=1)
-        check_number("schedule power", self.power, low=1 / 64, high=64)
+        check_number("schedule power", self.power, low=POWERS[0], high=POWERS[1])
         if self.kind == "wsd" and self.warmup + self.decay > 1:
             raise CompletedpError(
                 f"schedule warmup = {self.warmup:g} and decay = {self.decay:g} overlap: "

@@ -27,6 +27,7 @@ from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.plots import require_matplotlib
 from completedp.studies.config import WorkerConfig
 from completedp.studies.store import Store
+from completedp.training.devices import choose_device
 
 
 def run_figure(
@@ -69,7 +70,8 @@ def run_figure(
         else:
             found = figure.run(size, None)
         seconds = _seconds(out / f"{name}.json", size, watch.seconds)
-        written = _written(figure, size, found, seconds, data, model)
+        device = choose_device((options or WorkerConfig()).device if trains else "cpu")
+        written = _written(figure, size, found, seconds, data, model, device)
         write_text_atomically(out / f"{name}.json", json.dumps(written, indent=2) + "\n")
         write_text_atomically(out / f"{name}.svg", found.svg)
         packed = json.dumps(found.raw, allow_nan=False, separators=(",", ":")).encode()
@@ -90,7 +92,13 @@ def raw_of(path: Path) -> Any:
 
 
 def _written(
-    figure: Figure, size: str, found: Found, seconds: float, data: str | None, model: str | None
+    figure: Figure,
+    size: str,
+    found: Found,
+    seconds: float,
+    data: str | None,
+    model: str | None,
+    device: torch.device,
 ) -> dict[str, Any]:
     cost = figure.cost(size)
     return {
@@ -104,14 +112,14 @@ def _written(
         **found.summary,
         "numbers": found.numbers,
         "seconds": round(seconds, 1),
-        "gpu_hours": round(seconds / 3600, 3) if torch.cuda.is_available() else 0.0,
+        "gpu_hours": round(seconds / 3600, 3) if device.type == "cuda" else 0.0,
         "estimated_seconds": None if size == TINY else round(cost.seconds(SPEEDS[size])),
         "versions": {
             "completedp": completedp.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }
 
 
