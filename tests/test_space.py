@@ -160,6 +160,8 @@ def test_a_value_that_no_tensor_has_is_no_coordinate(kind: str) -> None:
     space = make_space(RECIPE, kind, types=("attn_norm", "output_norm"))
     assert not any(name.startswith("init_std/") for name in space.coordinates)
     assert any(name.startswith("lr/") for name in space.coordinates)
+    named = make_space(RECIPE, kind, types=("embedding",), tunables=("one_minus_beta1/depth/1",))
+    assert named.bounds.high.tolist() == [4.0]  # asked for by name, it is there, and does nothing
 
 
 def test_bounds_are_as_wide_as_asked_elsewhere() -> None:

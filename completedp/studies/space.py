@@ -325,13 +325,14 @@ def _beta_limits(
             for tensor in tensors
             for multiplied in [hyperparameters.multipliers(tunable, *tensor)]
         }
-        if min(room.values()) < 0:
+        if min(room.values(), default=0.0) < 0:
             raise CompletedpError(
                 f"{rate} = {getattr(hyperparameters.values, rate):g} leaves no room at "
                 f"{names[i]}: 1 - {rate} would pass 1 at the base or at a scale that was named "
                 f"(it grows {growth:g} times); start from a larger {rate}, name smaller batches, "
                 'or set beta_rule="power"'
             )
-        share = min(left / together[tensor] for tensor, left in room.items())
+        shares = (left / together[tensor] for tensor, left in room.items())
+        share = min(shares, default=math.inf)  # what reaches no tensor needs no limit
         limits.append(hyperparameters.log2.get(names[i], 0.0) + share)
     return np.array(limits)

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED, canvas, finish
+from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED
 from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
+from completedp.evidence.figures.headline_drawing import draw
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.studies.cells import Wanted
 from completedp.studies.sites import trials_by_site
@@ -254,7 +255,14 @@ class Headline:
             numbers=_plain(numbers),
             raw=_plain(raw),
             text=_table(rows, regret),
-            svg=_draw(self.claim, at, rows, moved),
+            svg=draw(
+                self.claim,
+                f"Base: {base}. {at.total} trials an arm; the same ladder chooses.",
+                rows,
+                colours={arm: ARMS[arm] for arm in at.arms},
+                other=GLOBAL,
+                moved=moved if at.around else {},
+            ),
         )
 
 
@@ -388,76 +396,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _draw(
-    claim: str,
-    at: HeadlineSize,
-    rows: Sequence[Mapping[str, Any]],
-    moved: Mapping[str, Mapping[float, float]],
-) -> str:
-    below = (
-        f"Base: {at.setting.base}. {at.total} trials an arm; the same ladder chooses. "
-        "Fresh seeds, bars of one standard error."
-    )
-    panels = 3 if at.around else 2
-    with canvas(1, panels, claim, below, panel=(3.6, 3.2)) as (figure, grid):
-        left, middle = grid[0][:2]
-        ratios = [row["flops_ratio"] for row in rows]
-        for arm in at.arms:
-            above = [np.array(row["losses"][arm]) - row["means"][GLOBAL] for row in rows]
-            error = [_error(each) for each in above]
-            left.errorbar(
-                ratios,
-                [each.mean() for each in above],
-                yerr=error,
-                color=ARMS[arm],
-                marker="o",
-                markersize=4,
-                capsize=2,
-                label=arm,
-            )
-        left.set_xscale("log")
-        left.set_xlabel("FLOP, times the base's")
-        left.set_ylabel("nats from the global arm's")
-        left.set_title("loss at each scale", loc="left")
-        left.legend()
-        known = [row for row in rows if row["speedup_over_global"]["low"] is not None]
-        for row in known:
-            found = row["speedup_over_global"]
-            high = found["high"] if found["high"] is not None else found["speedup"]
-            middle.errorbar(
-                [row["flops_ratio"]],
-                [found["speedup"]],
-                yerr=[
-                    [max(0.0, found["speedup"] - found["low"])],
-                    [max(0.0, high - found["speedup"])],
-                ],
-                color=BLUE,
-                marker="o",
-                capsize=3,
-            )
-        middle.axhline(1.0, color=INK, linewidth=0.8)
-        middle.set_xscale("log")
-        middle.set_xlabel("FLOP, times the base's")
-        middle.set_title("tokens that global values need", loc="left")
-        if at.around:
-            _draw_moved(grid[0][2], moved)
-        return finish(figure)
-
-
-def _draw_moved(panel: Any, moved: Mapping[str, Mapping[float, float]]) -> None:
-    for arm, curve in moved.items():
-        places = sorted(curve)
-        panel.plot(places, [curve[o] for o in places], color=ARMS[arm], marker="o", label=arm)
-    panel.set_xlabel("learning rate, octaves from what the rules give")
-    panel.set_ylabel("loss at the target")
-    panel.set_title("never tuned there", loc="left")
-    panel.legend()
-
-
-def _error(losses: np.ndarray) -> float:
-    return float(losses.std(ddof=1) / math.sqrt(len(losses))) if len(losses) > 1 else 0.0
 
 
 _TWICE = Ratios(width=2, depth=2, batch=2, tokens=4)

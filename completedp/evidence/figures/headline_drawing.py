@@ -1,0 +1,93 @@
+"""How the headline looks: losses by scale, tokens that are saved, rates moved at the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from completedp.evidence.figures.drawing import BLUE, INK, canvas, finish
+
+
+def draw(
+    claim: str,
+    below: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    colours: Mapping[str, str],
+    other: str,
+    moved: Mapping[str, Mapping[float, float]],
+) -> str:
+    """A drawing of the figure's rows, one a scale.
+
+    `colours` are by arm; `other` is the arm that the losses are drawn from. `moved` has, by arm,
+    the losses at the target by octaves of the learning rate; without any there is no panel.
+    """
+    below = f"{below} Fresh seeds, bars of one standard error."
+    with canvas(1, 3 if moved else 2, claim, below, panel=(3.6, 3.2)) as (figure, grid):
+        _draw_losses(grid[0][0], rows, colours, other)
+        _draw_speedups(grid[0][1], rows)
+        if moved:
+            _draw_moved(grid[0][2], moved, colours)
+        return finish(figure)
+
+
+def _draw_losses(
+    panel: Any, rows: Sequence[Mapping[str, Any]], colours: Mapping[str, str], other: str
+) -> None:
+    for arm, colour in colours.items():
+        above = [np.array(row["losses"][arm]) - row["means"][other] for row in rows]
+        panel.errorbar(
+            [row["flops_ratio"] for row in rows],
+            [each.mean() for each in above],
+            yerr=[_error(each) for each in above],
+            color=colour,
+            marker="o",
+            markersize=4,
+            capsize=2,
+            label=arm,
+        )
+    panel.set_xscale("log")
+    panel.set_xlabel("FLOP, times the base's")
+    panel.set_ylabel(f"nats from the {other} arm's")
+    panel.set_title("loss at each scale", loc="left")
+    panel.legend()
+
+
+def _draw_speedups(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    for row in rows:
+        found = row["speedup_over_global"]
+        value, low, high = found["speedup"], found["low"], found["high"]
+        if low is None:
+            continue
+        up = 0.0 if high is None else max(0.0, high - value)
+        panel.errorbar(
+            [row["flops_ratio"]],
+            [value],
+            yerr=[[max(0.0, value - low)], [up]],
+            color=BLUE,
+            marker="o",
+            capsize=3,
+        )
+    panel.axhline(1.0, color=INK, linewidth=0.8)
+    panel.set_xscale("log")
+    panel.set_xlabel("FLOP, times the base's")
+    panel.set_title("tokens that global values need", loc="left")
+
+
+def _draw_moved(
+    panel: Any, moved: Mapping[str, Mapping[float, float]], colours: Mapping[str, str]
+) -> None:
+    for arm, curve in moved.items():
+        places = sorted(curve)
+        panel.plot(places, [curve[o] for o in places], color=colours[arm], marker="o", label=arm)
+    panel.set_xlabel("learning rate, octaves from what the rules give")
+    panel.set_ylabel("loss at the target")
+    panel.set_title("never tuned there", loc="left")
+    panel.legend()
+
+
+def _error(losses: np.ndarray) -> float:
+    return float(losses.std(ddof=1) / math.sqrt(len(losses))) if len(losses) > 1 else 0.0
