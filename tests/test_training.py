@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(row["step"], row["loss"]) for row in read_metrics(folder) if "loss" in row]
 
 
+@contextmanager
+def running(command: list[str], **options: object) -> Iterator[subprocess.Popen[str]]:
+    """A process that does not outlive its test, whatever becomes of that."""
+    process = subprocess.Popen(command, text=True, **options)  # type: ignore[call-overload]
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def test_a_run_warns_of_its_recipe(data: str, recipe: Recipe, tmp_path: Path) -> None:
     """What there is to doubt of the recipe at the run's scale is said before it starts."""
     wider = config(data, tmp_path / "wide", width=32, stop_after=1)
@@ -106,11 +118,9 @@ def test_killed_run_resumes_to_the_same_end(data: str, recipe: Recipe, tmp_path:
     command += ["--recipe", str(tmp_path / "recipe.json"), "--context", "16", "--head-dim", "8"]
     command += ["--log-every", "1", "--eval-sequences", "8", "--checkpoint-every", "7"]
     command += ["--tokens", str(LONG)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and (read_step(out) or 0) < 14:
-        pass
-    process.kill()
-    process.wait()
+    with running(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and (read_step(out) or 0) < 14:
+            pass
     assert 14 <= (read_step(out) or 0) < LONG // BASE.batch
     assert not (out / "result.json").exists()
     asked = config(data, out, checkpoint_every=0, tokens=LONG)
@@ -118,6 +128,22 @@ def test_killed_run_resumes_to_the_same_end(data: str, recipe: Recipe, tmp_path:
     straight = config(data, tmp_path / "straight", checkpoint_every=0, tokens=LONG)
     assert resumed.valid_loss == train(straight, recipe=recipe, quiet=True).valid_loss
     assert losses(out) == losses(tmp_path / "straight")
+
+
+def test_a_checkpoint_is_read_while_its_run_replaces_it(tmp_path: Path) -> None:
+    """A checkpoint always reads as one of those that its run wrote, never as a mixture."""
+    for step in ("7", "14" * 20):  # of different lengths
+        save_file({}, tmp_path / step, metadata={"step": step, "extra": "{}", "run": "{}"})
+    replaces = (
+        "import itertools, os, sys\n"
+        f"for step in itertools.cycle(('7', '{'14' * 20}')):\n"
+        f"    os.link(step, 'new'); os.replace('new', '{FILE}')"
+    )
+    with running([sys.executable, "-c", replaces], cwd=tmp_path):
+        while not (tmp_path / FILE).exists():
+            pass
+        steps = {read_step(tmp_path) for _ in range(5_000)}
+    assert steps == {7, int("14" * 20)}
 
 
 @pytest.mark.parametrize(
@@ -167,11 +193,11 @@ def test_interrupted_run_loses_nothing(
     command += ["--recipe", str(tmp_path / "recipe.json"), "--context", "16", "--head-dim", "8"]
     command += ["--log-every", "1", "--eval-sequences", "8", "--checkpoint-every", "0"]
     command += ["--tokens", str(LONG)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and len(read_metrics(out)) < 5:
-        pass
-    process.send_signal(number)
-    _, said = process.communicate()
+    with running(command, stderr=subprocess.PIPE) as process:
+        while process.poll() is None and len(read_metrics(out)) < 5:
+            pass
+        process.send_signal(number)
+        _, said = process.communicate()
     assert process.returncode == 130
     assert said.splitlines()[-1].endswith("the same command goes on where it stopped")
     assert 5 <= (read_step(out) or 0) < LONG // BASE.batch

@@ -265,7 +265,8 @@ def read_about(path: Path) -> About:
         about = read_json(path / ABOUT, "checkpoint's description")
     else:
         try:
-            with safe_open(path, "pt") as file:
+            # "pt" opens the file twice, and between the two a run may have replaced it.
+            with safe_open(path, "np") as file:
                 metadata = file.metadata()
         except (OSError, SafetensorError) as error:
             raise _unreadable(path, error) from None
