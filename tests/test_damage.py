@@ -119,6 +119,23 @@ def test_a_shard_of_an_impossible_name_is_one_line(tmp_path: Path, key: str, val
     assert "prepare again" in error_of(Manifest.load, folder)
 
 
+def test_a_study_that_lost_a_trial_is_not_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trial that is gone is said in one line: it would leave a worker waiting for ever."""
+    with sqlite3.connect(path) as file:
+        file.execute("DELETE FROM completedp_trials WHERE number = 0")
+    file.close()
+    with Store(str(path), create=False) as store:
+        assert "1 of its trials are gone: restore the store" in error_of(store.study("tune").counts)
+    code, _, said = run(
+        "search", "status", "--store", str(path), monkeypatch=monkeypatch, capsys=capsys
+    )
+    assert code == 2
+    assert said.startswith("completedp: error: the study 'tune' in ")
+    assert said.count("\n") == 1
+
+
 def test_a_damaged_trial_is_not_taken_over(path: Path) -> None:
     """One that would be run again is read as strictly."""
     with sqlite3.connect(path) as file:

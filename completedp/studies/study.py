@@ -136,6 +136,7 @@ _RELEASE = _WRITE_HELD.where(_NOT_RELEASED).values(lease_until=0.0, attempt=TRIA
 _STILL_HELD = sa.select(TRIALS.c.token).where(*_HELD, _NOT_RELEASED)
 _DIVERGED = sa.and_(TRIALS.c.loss == math.inf, TRIALS.c.status != IMPOSSIBLE)
 _COUNTS = sa.select(
+    (sa.func.coalesce(sa.func.max(TRIALS.c.number), -1) + 1).label("begun"),
     sa.select(STUDIES.c.budget).where(_THIS_STUDY).scalar_subquery().label("budget"),
     sa.func.count().filter(RUNNING).label("running"),
     sa.func.count().filter(RUNNING, _EXPIRED_NOW).label("expired"),
@@ -385,8 +386,12 @@ class Study:
         A trial that nobody has claimed yet is only a number: budget - running - finished of them.
         """
         row = self._database.run(lambda c: c.execute(_COUNTS, self._key).mappings().one())
-        self._checked(row["budget"])
-        return dict(row)
+        counts = dict(row)
+        self._checked(counts["budget"])
+        lost = counts.pop("begun") - counts["running"] - counts["finished"]
+        if lost:  # whoever waits for them would wait for ever
+            raise self.damaged(f"{lost:,} of its trials", "are gone")
+        return counts
 
     def get_note(self, key: str) -> dict[str, Any] | None:
         """What was noted under that key; None where nothing was."""
@@ -400,10 +405,10 @@ class Study:
         except (ValueError, TypeError, RecursionError):
             raise self.damaged(f"its note {key!r}") from None
 
-    def damaged(self, what: str) -> CompletedpError:
-        """What to raise where something of the study cannot be read."""
+    def damaged(self, what: str, how: str = "cannot be read") -> CompletedpError:
+        """What to raise where something of the study cannot be read, or is otherwise wrong."""
         return CompletedpError(
-            f"the study {self.name!r} in {self._database.shown} is damaged, {what} cannot be read: "
+            f"the study {self.name!r} in {self._database.shown} is damaged, {what} {how}: "
             "restore the store from a copy, or start the study in a new one"
         )
 
