@@ -43,6 +43,9 @@ def one_error_line(code: Any, out: str, error: str) -> str:
     return lines[0]
 
 
+PLAN = ("plan", "--recipe", "adamw-reference")
+
+
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("cli")
@@ -96,24 +99,25 @@ def test_plan_prints_and_explains(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`plan` prints a row per type, JSON for machines, and the factors of one tensor."""
-    sizes = "--width 1024 --depth 16 --batch 131072 --tokens 1e9"
+    sizes = "--recipe adamw-reference --width 1024 --depth 16 --batch 131072 --tokens 1e9"
     assert "blocks.0-15.attn.qkv.weight" in said(f"plan {sizes}", monkeypatch, capsys)[1]
     found = json.loads(said(f"plan {sizes} --json", monkeypatch, capsys)[1])
     assert found["ratios"] == {"width": 4, "depth": 4, "batch": 8, "tokens": 62.5}
     explain = f"plan {sizes} --explain blocks.3.mlp.down.weight"
     explained = said(explain, monkeypatch, capsys)[1]
-    assert "lr = 0.0051 (value) x 0.25 (width 4^-1)" in explained
+    assert "lr = 0.00390625 (value) x 0.25 (width 4^-1)" in explained
 
 
 def test_plan_takes_factors_of_the_base(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`4x` is four times the recipe's base, exactly the plan of the number itself."""
-    numbers = "--width 512 --depth 2 --batch 65536 --tokens 64M --json"
-    factors = "--width 2x --depth 0.5x --batch 4x --tokens 4.0X --json"
-    code, found, error = said(f"plan {factors}", monkeypatch, capsys)
+    plan = "plan --recipe adamw-reference --json"
+    numbers = "--width 512 --depth 2 --batch 65536 --tokens 64M"
+    factors = "--width 2x --depth 0.5x --batch 4x --tokens 4.0X"
+    code, found, error = said(f"{plan} {factors}", monkeypatch, capsys)
     assert code == 0, error
-    assert found == said(f"plan {numbers}", monkeypatch, capsys)[1]
+    assert found == said(f"{plan} {numbers}", monkeypatch, capsys)[1]
 
 
 def test_train_keeps_numbers_of_factors(
@@ -237,14 +241,14 @@ def test_doctor() -> None:
         (("train", "--dta", "x"), "--data"),
         (("plan", "--width", "12y"), "'12y'"),
         (("plan", "--width", "yx"), "'yx' is not a factor"),
-        (("plan", "--batch", "0.3x"), "batch = 0.3x of the base's 16,384 is 4,915.2"),
+        ((*PLAN, "--batch", "0.3x"), "batch = 0.3x of the base's 16,384 is 4,915.2"),
         (("plan", "--tokens", "1e400000000x"), "tokens = 1e400000000x"),
         (("search", "start", "--data", "x", "--width", "4x"), "'4x' is not a whole number"),
         (("plan", "--width", "100"), "width 100 is not divisible by head_dim 64"),
         (("plan", "--recipe", "nowhere.json"), "'nowhere.json'"),
         (("plan", "--head-dim", "32"), "head_dim is 32 and was 64 at base"),
-        (("plan", "--tokens", "100"), "tokens = 100 is fewer than one batch of 16384"),
-        (("plan", "--batch", "1e6", "--tokens", "2e6"), "the largest r it can take"),
+        ((*PLAN, "--tokens", "100"), "tokens = 100 is fewer than one batch of 16384"),
+        ((*PLAN, "--batch", "1e6", "--tokens", "2e6"), "the largest r it can take"),
         (("plan", "--explain", "nobody.weight"), "'nobody.weight'"),
         (("plan", "--width", "0"), "width = 0"),
         (("plan", "--tokens", "0"), "tokens = 0"),

@@ -490,7 +490,7 @@ def test_recipes_can_be_copied_and_sent(duplicate: Any) -> None:
 
 def test_a_schedule_is_shown_with_what_is_not_usual_of_it() -> None:
     """A power other than 1 is printed, and 1 is not."""
-    recipe = Recipe.default()
+    recipe = Recipe.shipped("adamw-reference")
     bent = replace(recipe, schedule=replace(recipe.schedule, power=0.5))
     assert "power 0.5" in str(bent)
     assert "power" not in str(replace(recipe, schedule=Schedule()))
@@ -505,7 +505,7 @@ def test_a_printed_recipe_is_its_page() -> None:
 
 def test_repr_is_a_line_that_differs_where_recipes_do() -> None:
     """It is short, and no two recipes share it; equal ones do."""
-    recipe = Recipe.default()
+    recipe = Recipe.shipped("adamw-reference")
     assert len(repr(recipe)) < 250
     assert "\n" not in repr(recipe)
     assert "width 256, depth 4" in repr(recipe)

@@ -399,7 +399,7 @@ def test_impossible_sweeps(changes: dict[str, object], message: str) -> None:
 
 def test_octaves_count_from_the_value_with_its_global_multiplier() -> None:
     """A recipe whose learning rate was doubled for all tensors is swept around the doubled one."""
-    recipe = Recipe.default()
+    recipe = Recipe.shipped("adamw-reference")
     doubled = replace(recipe.hyperparameters, log2={"lr/global": 1.0})
     assert _start(recipe, "lr/global") == recipe.values.lr
     assert _start(replace(recipe, hyperparameters=doubled), "lr/global") == 2 * recipe.values.lr

@@ -21,6 +21,7 @@ from completedp.common.process import only_process
 from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel, meta_model
 from completedp.lm.shape import Shape
+from completedp.theory.evidence import Evidence
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.checkpoint import FILE, read_step
@@ -87,11 +88,11 @@ def test_a_run_warns_of_its_recipe(data: str, recipe: Recipe, tmp_path: Path) ->
 
 def test_runs_begun_before_evidence_go_on() -> None:
     """The digest that a run is known by is the one of before, whatever is known of the recipe."""
-    default = Recipe.default()
-    before = "e2bbf9919eddc2c80d9752a2325506e9c62d7b6ddeb6fe26db67469f1c0fa592"
-    assert default.evidence is not None
-    assert recipe_digest(default) == recipe_digest(replace(default, evidence=None)) == before
-    assert recipe_digest(default.with_values(lr=0.5)) != before
+    reference = Recipe.shipped("adamw-reference")
+    before = "da9642c9dec8d8ea1fd6d2ede1b7fc986698e5689e2533e6d60913b1bc5886f0"
+    known = replace(reference, evidence=Evidence(text="novels"))
+    assert recipe_digest(reference) == recipe_digest(known) == before
+    assert recipe_digest(reference.with_values(lr=0.5)) != before
 
 
 def test_resume_is_bit_equal(data: str, recipe: Recipe, tmp_path: Path) -> None:

@@ -282,20 +282,14 @@ def test_a_file_is_found_by_its_path(tmp_path: Path) -> None:
 
 
 def test_the_reference_is_what_for_model_starts_from() -> None:
-    """adamw-reference has the usual values, and not one multiplier, at the default's base."""
-    default, reference = Recipe.default(), Recipe.shipped("adamw-reference")
+    """adamw-reference has the usual values, rules and schedule, and not one multiplier."""
+    reference = Recipe.shipped("adamw-reference")
     model = make_model(256, 4, "meta", head_dim=64)
-    assert reference.values == Recipe.for_model(model, default.base).values
+    usual = Recipe.for_model(model, reference.base)
     assert dict(reference.hyperparameters.log2) == {}
-    assert (
-        replace(
-            reference,
-            hyperparameters=default.hyperparameters,
-            provenance=default.provenance,
-            evidence=default.evidence,
-        )
-        == default
-    )
+    assert set(usual.widths.items()) <= set(reference.widths.items())
+    kept = {"widths": reference.widths, "provenance": reference.provenance}
+    assert replace(usual, evidence=None, **kept) == reference
 
 
 def test_the_defaults_evidence_is_of_its_values() -> None:
@@ -347,18 +341,21 @@ def test_recipes_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """`recipe compare` names what differs, with both values, and nothing else."""
     assert verb("compare", "default", "default").run() == 0
     assert capsys.readouterr().out == "default and default do not differ\n"
-    Recipe.default().with_values(lr=0.25).save(tmp_path / "r.json")
-    assert verb("compare", "default", str(tmp_path / "r.json"), "--json").run() == 0
+    recipe = Recipe.shipped("adamw-reference").with_values(lr=0.25)
+    recipe.save(tmp_path / "r.json")
+    assert verb("compare", "adamw-reference", str(tmp_path / "r.json"), "--json").run() == 0
     found = json.loads(capsys.readouterr().out)["differences"]
-    assert found.pop("values.lr") == [0.0051, 0.25]
+    assert found.pop("values.lr") == [0.00390625, 0.25]
     assert all(key.startswith("evidence") for key in found)
-    assert verb("compare", "default", "adamw-reference").run() == 0
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) <= 80
-    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[1:]}
-    assert rows["lr"] == ["0.0051", "0.00390625"]
+    wider = replace(recipe.hyperparameters, log2={"init_std/type/embedding": 2.34})
+    replace(recipe, hyperparameters=wider).save(tmp_path / "r.json")
+    assert verb("compare", str(tmp_path / "r.json"), "adamw-reference").run() == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert rows["lr"] == ["0.25", "0.00390625"]
     assert rows["init_std/type/embedding"] == ["x5.063", "x1"]
     assert "alpha" not in rows
+    assert verb("compare", "default", "adamw-reference").run() == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_recipes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
