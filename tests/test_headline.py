@@ -52,6 +52,18 @@ def test_the_speed_up_is_that_of_the_tokens() -> None:
     assert numbers["regret"] == {GLOBAL: 0.0, MODULE: 0.0}
 
 
+def test_regret_is_of_one_seed() -> None:
+    """What seeds differ by does not count as lost by not tuning at the target."""
+    losses = planted(1.4, 0.0)
+    last = len(AT.scales) - 1
+    for run in (run for run in losses if run.place == last):
+        losses[run] = [loss + 0.1 * seed for seed, loss in enumerate(losses[run])]
+    lower = Run(MODULE, last, octave=AT.around[0])
+    losses[lower] = [losses[Run(MODULE, last)][0] - 0.004]
+    found = Headline(sizes={}).judge(AT, losses, {}).numbers["regret"]
+    assert found == {GLOBAL: 0.0, MODULE: pytest.approx(0.004)}
+
+
 def test_the_interval_covers_the_truth() -> None:
     """With noise the interval has the planted value in it, and widens with the noise."""
     widths = []

@@ -224,9 +224,9 @@ class Headline:
                 }
             )
         last = len(at.scales) - 1
-        moved = {
+        moved = {  # all of one seed: what seeds differ by is no regret
             arm: {
-                0.0: float(np.mean(losses[Run(arm, last)])),
+                0.0: losses[Run(arm, last)][0],
                 **{o: losses[Run(arm, last, octave=o)][0] for o in at.around},
             }
             for arm in (GLOBAL, MODULE)
