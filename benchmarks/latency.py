@@ -1,8 +1,8 @@
-"""How long a person waits: `completedp --help`, and plans of 70B-shaped models on meta tensors.
+"""How long is waited for: `completedp --help`, plans of 70B-shaped models, an engine's next trial.
 
     python benchmarks/latency.py [--json]
 
-Hugging Face's Llama is planned too where transformers is there.
+Models are on the meta device; Hugging Face's Llama is planned too where transformers is there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ import time
 import warnings
 from importlib.util import find_spec
 
+import numpy as np
 import torch
 from torch import nn
 
 import completedp as cdp
 from completedp.lm.reference import meta_model
+from completedp.studies.engines import Bounds
+from completedp.studies.registry import make_engine
+
+TRIALS, COORDINATES = 5_000, 79
 
 
 def main() -> None:
@@ -39,6 +44,8 @@ def main() -> None:
         base = cdp.Scale(width=512, depth=4, batch=65_536, tokens=10**8)
         recipe = cdp.Recipe.for_model(llama(512, 4), base)
         found |= time_plan("Hugging Face Llama", llama(8192, 80), recipe, target)
+    for engine in ("recombine", "trust-region"):
+        found |= time_engine(engine)
     if "--json" in sys.argv:
         print(json.dumps({"seconds": found}))
         return
@@ -57,6 +64,22 @@ def time_plan(
         times.append(time.perf_counter() - start)
     count = sum(p.numel() for p in model.parameters()) / 1e9
     return {f"plan of the {name}, {count:.0f}B parameters": statistics.median(times)}
+
+
+def time_engine(name: str) -> dict[str, float]:
+    """What one trial's ask and tell take, of the hundred after many trials."""
+    edge = np.full(COORDINATES, 4.0)
+    engine = make_engine(name, Bounds(low=-edge, high=edge, start=0 * edge), 0)
+    rng = np.random.default_rng(0)
+    for number in range(TRIALS):
+        point = rng.uniform(-1, 1, COORDINATES)
+        engine.tell(number, point, float(point @ point))
+    start = time.perf_counter()
+    for number in range(TRIALS, TRIALS + 100):
+        point = engine.ask(number)
+        engine.tell(number, point, float(point @ point))
+    took = (time.perf_counter() - start) / 100
+    return {f"`{name}`: one more of {TRIALS:,} trials of {COORDINATES} values": took}
 
 
 def llama(width: int, depth: int) -> nn.Module:

@@ -2,7 +2,6 @@
 
 import math
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
@@ -193,21 +192,6 @@ def test_every_engine_beats_the_start_on_a_bowl(name: str) -> None:
     drive(engine, bowl, 40 if name in SLOW else 300, 8)
     distance = np.abs(engine.recommend() - 1.2).mean()
     assert distance < 0.8 * np.abs(engine.bounds.start - 1.2).mean()
-
-
-@pytest.mark.parametrize("name", ["trust-region", "recombine", "cma-es"])
-def test_ask_and_tell_stay_fast(name: str) -> None:
-    """With 5,000 trials of 79 dimensions behind it, an ask with its tell takes under 10 ms."""
-    engine = make(name, box(79))
-    rng = np.random.default_rng(0)
-    for number in range(5000):
-        point = engine.bounds.start + rng.uniform(-1, 1, 79)
-        engine.tell(number, point, with_cliff(point, number))
-    began = time.process_time()
-    for number in range(5000, 5100):
-        point = engine.ask(number)
-        engine.tell(number, point, with_cliff(point, number))
-    assert (time.process_time() - began) / 100 < 0.01
 
 
 def test_the_papers_box_shrinks_after_exactly_100_trials() -> None:

@@ -13,6 +13,8 @@ from site_hooks import home, outside_links
 from completedp.cli.main import _parse
 from completedp.studies.engines import Bounds
 from completedp.studies.evolution import AsyncCMAES
+from completedp.studies.sites import STARTS, SeveralSites
+from completedp.studies.staged import Staged
 from completedp.studies.trust_region import Recombine, TrustRegion
 from completedp.theory.horizon import critical_batch_words
 
@@ -158,7 +160,18 @@ def test_words_that_commands_print_are_explained() -> None:
     words = page.partition("## Words that commands print")[2].partition("\n## ")[0]
     bounds = Bounds(low=np.zeros(2), high=np.ones(2), start=np.zeros(2))
     pytest.importorskip("cmaes")
-    for engine in (Recombine(bounds, 0), TrustRegion(bounds, 0), AsyncCMAES(bounds, 0)):
+    sites = SeveralSites(Recombine(bounds, 0), 1)
+    for number in range(STARTS):
+        sites.tell(number, bounds.start, 3.0)
+    names = ("lr/global", "lr/type/qkv")
+    staged = Staged(bounds, 0, coordinates=names, first=8, make=Recombine)
+    for engine in (
+        Recombine(bounds, 0),
+        TrustRegion(bounds, 0),
+        AsyncCMAES(bounds, 0),
+        sites,
+        staged,
+    ):
         for key in engine.describe().keys() - {"best_loss", "told", "diverged"}:
             assert re.search(rf"`engine: [^`]*\b{key} ", words)
     for printed in ("`r 0.25`", "`lr ", critical_batch_words(218_460, 225_237)):

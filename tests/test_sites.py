@@ -70,6 +70,7 @@ def test_an_engine_is_told_the_gain_over_the_start_of_its_site() -> None:
     engine.tell(ROUND + STARTS, point, 1.0)  # the other site has no level yet
     assert inner.heard[-1][0] == 2 * ROUND
     assert engine.told == STARTS + 3
+    assert engine.describe()["gain"] == pytest.approx(level - 2.0)
 
 
 def test_a_site_where_the_start_diverges_says_nothing_good() -> None:
@@ -80,6 +81,7 @@ def test_a_site_where_the_start_diverges_says_nothing_good() -> None:
         engine.tell(number, np.zeros(3), math.inf)
     engine.tell(STARTS, np.zeros(3), 1.0)
     assert {loss for _, loss in inner.heard} == {math.inf}
+    assert "gain" not in engine.describe()
 
 
 def recommended(engine: Engine, losses: list[np.ndarray], trials: int) -> np.ndarray:

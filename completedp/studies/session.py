@@ -229,7 +229,12 @@ def work_shown(
 
             def note() -> str:
                 radius = f", radius {state['radius']:.2f}" if "radius" in state else ""
-                best = f"best {state['best_loss']:.4f}"
+                # Losses at several scales are not to be compared, and what they gain there is.
+                best = (
+                    f"gain {state['gain']:.4f}"
+                    if "gain" in state
+                    else f"best {state['best_loss']:.4f}"
+                )
                 if not math.isfinite(state["best_loss"]):
                     best = f"{done.steps:,} steps"
                 return (

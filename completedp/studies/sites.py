@@ -73,8 +73,10 @@ class SeveralSites(Engine):
         return self._inner.recommend()
 
     def describe(self) -> dict[str, float]:
-        """As the inner engine's; the best loss is relative to the start's."""
-        return self._inner.describe() | {"told": self.told, "diverged": self.diverged}
+        """As the inner engine's, with how far below the start's, in nats, its best loss is."""
+        own = {"told": self.told, "diverged": self.diverged}
+        gain = {"gain": -self.best_loss} if math.isfinite(self.best_loss) else {}
+        return self._inner.describe() | own | gain
 
     def _level(self, site: int) -> float:
         """The start's loss at a site; infinite where it diverges more often than not."""
