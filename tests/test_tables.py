@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timings
 from data_tables import ROOT, TABLES, with_table
 from measured import packed, unpacked
 from planted_errors import DATA, NOT_CAUGHT, alarms, read, seen_by, table
@@ -90,3 +91,10 @@ def test_results_are_read_from_their_files(size: str, tmp_path: Path) -> None:
     assert f"`completedp figure lr-width --size {size} --data tokens --out docs/results`" in made
     assert "| a &#124; b | -3.14 octaves | 0.1 to 0.3 | fail |" in made
     assert "| a &#124; b |  |  | not settled |" in made
+
+
+def test_the_seconds_of_a_plan_in_the_readme_are_those_measured() -> None:
+    """README and the page of benchmarks do not differ."""
+    seconds = timings.found("cpu", "waiting")["seconds"]
+    said = f"{seconds['plan of the reference model, 67B parameters']:.2g} s for a model of 67B"
+    assert said in (ROOT / "README.md").read_text(encoding="utf-8")

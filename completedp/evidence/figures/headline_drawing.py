@@ -83,7 +83,7 @@ def _draw_moved(
     for arm, curve in moved.items():
         places = sorted(curve)
         panel.plot(places, [curve[o] for o in places], color=colours[arm], marker="o", label=arm)
-    panel.set_xlabel("learning rate, octaves from what the rules give")
+    panel.set_xlabel("learning rate, octaves from the rules'")
     panel.set_ylabel("loss at the target")
     panel.set_title("never tuned there", loc="left")
     panel.legend()
