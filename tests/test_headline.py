@@ -16,6 +16,7 @@ from completedp.evidence.figures.headline import (
     Headline,
     Run,
     _octaves,
+    _paired_half,
 )
 from completedp.evidence.figures.lab import Lab
 from completedp.studies.cells import Wanted
@@ -72,6 +73,26 @@ def test_the_interval_covers_the_truth() -> None:
         assert found["low"] < 1.4 < found["high"]
         widths.append(found["high"] - found["low"])
     assert widths[1] > 3 * widths[0]
+
+
+def test_the_regret_has_the_noise_of_runs_that_share_a_seed() -> None:
+    """What a seed does to all arms alike does not widen its interval; what it does to one does."""
+    rng = np.random.default_rng(0)
+    widths = []
+    for alike, alone in ((0.0, 0.001), (0.1, 0.001), (0.1, 0.01)):
+        losses = planted(1.4, alone)
+        for run in losses:
+            seeds = np.array(losses[run])
+            losses[run] = (seeds + alike * np.arange(len(seeds))).tolist()
+        finding = Headline(sizes={}).judge(AT, losses, {}).findings[-1]
+        assert finding.low is not None
+        assert finding.high is not None
+        widths.append(finding.high - finding.low)
+    assert widths[1] == pytest.approx(widths[0])
+    assert widths[2] == pytest.approx(10 * widths[0])
+    differ = np.array([rng.normal(size=2) @ [1, -1] for _ in range(4_000)])
+    halves = [_paired_half(rng.normal(size=(4, 2))) for _ in range(4_000)]
+    assert np.mean(np.abs(differ) < np.array(halves)) == pytest.approx(0.95, abs=0.02)
 
 
 @pytest.mark.parametrize(("speedup", "verdict"), [(1.5, "pass"), (1.0, "fail")])

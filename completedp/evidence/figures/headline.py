@@ -351,12 +351,12 @@ def _findings(
     ]
     if not regret:
         return findings
-    spread = _spread(rows[-1]["losses"][MODULE])
+    half = _paired_half([*rows[-1]["losses"].values(), *rows[-1]["longer"].values()])
     findings.append(
         judged(
             "there, moving their learning rate gains at most 0.01 nats",
             regret[MODULE],
-            None if spread is None else (regret[MODULE] - spread, regret[MODULE] + spread),
+            None if half is None else (regret[MODULE] - half, regret[MODULE] + half),
             unit="nats",
             at_most=0.01,
         )
@@ -364,12 +364,17 @@ def _findings(
     return findings
 
 
-def _spread(losses: Sequence[float]) -> float | None:
-    """Half the interval of 95 % of a mean."""
-    if len(losses) < 2 or not np.isfinite(losses).all():
+def _paired_half(cells: Sequence[Sequence[float]]) -> float | None:
+    """Half the interval of 95 % of what two runs of one seed differ by, from runs at one scale.
+
+    Their noise is what is left of these runs by arm and seed without the means of both.
+    """
+    losses = np.array(cells)
+    freedom = (losses.shape[0] - 1) * (losses.shape[1] - 1)
+    if freedom < 1 or not np.isfinite(losses).all():
         return None
-    error = float(np.std(losses, ddof=1)) / math.sqrt(len(losses))
-    return student(len(losses) - 1) * error
+    left = losses - losses.mean(0) - losses.mean(1, keepdims=True) + losses.mean()
+    return student(freedom) * math.sqrt(2 * float((left**2).sum()) / freedom)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float]) -> str:
