@@ -1,12 +1,13 @@
 """Recipes against each other on text and models that none of them was tuned on.
 
-    python benchmarks/recipes_compared.py OUT.json --recipes default adamw-reference mine.json \
-        --texts stdlib=TOKENS english=TOKENS
+    python benchmarks/recipes_compared.py OUT.json --texts stdlib=TOKENS english=TOKENS \
+        --recipes default adamw-reference benchmarks/data/first-release.json
 
 Every recipe (a file or the name of one that ships) is carried to one scale, for the reference
 model and for a Qwen3 (SwiGLU, grouped queries), and trained there on several seeds: on every text
 that is given, a folder of `completedp data`. The losses are comparable, each recipe's own: its
 schedule and the size of its heads go with it. Recipes with heads of one size train side by side.
+The table in docs/recipes.md is made of data/recipes-compared.json by `make docs`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import json
 import math
 import statistics
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from measured import FOLDER
 
 from completedp.lm.shape import Shape
 from completedp.lm.tokens import Manifest
@@ -29,6 +32,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.runner import Runner
 
+DATA = FOLDER / "recipes-compared.json"
 CONTEXT = 256
 TARGET = Scale(width=256, depth=8, batch=32 * CONTEXT, tokens=32 * CONTEXT * 2048)
 FIRST_SEED = 7_000_000
@@ -76,6 +80,35 @@ def losses_of(
     return found
 
 
+def _said(losses: Sequence[float]) -> str:
+    """Their mean with its standard error."""
+    error = statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
+    return f"{statistics.fmean(losses):.4f} +- {error:.4f}"
+
+
+def gains(over: str, recipe: str = "default") -> dict[tuple[str, str], float]:
+    """By how many nats a recipe ends below another, by text and model, as measured."""
+    means = {
+        (run["text"], run["model"], run["recipe"]): statistics.fmean(run["losses"])
+        for run in json.loads(DATA.read_text())["runs"]
+    }
+    places = dict.fromkeys((text, model) for text, model, _ in means)
+    return {place: means[*place, over] - means[*place, recipe] for place in places}
+
+
+def table() -> str:
+    """Markdown: what was measured, a row for each text and model."""
+    found = json.loads(DATA.read_text())["runs"]
+    said = {(run["text"], run["model"], run["recipe"]): _said(run["losses"]) for run in found}
+    names = list(dict.fromkeys(run["recipe"] for run in found))
+    lines = [f"| text | model | {' | '.join(f'`{name}`' for name in names)} |"]
+    lines.append("| --- " * (2 + len(names)) + "|")
+    for text, model in dict.fromkeys((run["text"], run["model"]) for run in found):
+        cells = [said[text, model, name] for name in names]
+        lines.append(f"| {text} | {model} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Train all of them; a table, and every loss in a file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -105,9 +138,7 @@ def main() -> None:
     for (name, text), model, (heads, recipes) in product(texts, args.models, by_heads.items()):
         found = losses_of(task_of(model, heads, text), recipes, scale, args.seeds, args.device)
         for named, losses in found.items():
-            error = statistics.stdev(losses) / math.sqrt(len(losses)) if args.seeds > 1 else 0.0
-            mean = statistics.fmean(losses)
-            print(f"  {name:<10} {model:<10} {named:<24} {mean:.4f} +- {error:.4f}", flush=True)
+            print(f"  {name:<10} {model:<10} {named:<24} {_said(losses)}", flush=True)
             rows.append({"text": name, "model": model, "recipe": named, "losses": losses})
         args.out.write_text(json.dumps({"scale": scale.to_dict(), "runs": rows}, indent=1))
 

@@ -19,6 +19,7 @@ import measured  # noqa: E402
 import model_checks  # noqa: E402
 import planted_errors  # noqa: E402
 import qk_norm_gradients  # noqa: E402
+import recipes_compared  # noqa: E402
 import scaling_checks  # noqa: E402
 import timings  # noqa: E402
 import transfer  # noqa: E402
@@ -43,6 +44,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         "benchmarks.md",
         lambda: timings.optimizer_table(timings.found("cpu", "optimizer")),
     ),
+    "recipes compared": ("recipes.md", recipes_compared.table),
     "models": ("checks.md", lambda: model_checks.table(measured.read(model_checks.DATA))),
 }
 """By the name of its markers: the page, and what makes it."""

@@ -10,6 +10,7 @@ import timings
 from data_tables import ROOT, TABLES, with_table
 from measured import packed, unpacked
 from planted_errors import DATA, NOT_CAUGHT, alarms, read, seen_by, table
+from recipes_compared import gains
 from results_table import NOT_RUN, PAGE, PAPER, RESULTS, as_markdown
 from results_table import with_table as with_results
 
@@ -98,3 +99,14 @@ def test_the_seconds_of_a_plan_in_the_readme_are_those_measured() -> None:
     seconds = timings.found("cpu", "waiting")["seconds"]
     said = f"{seconds['plan of the reference model, 67B parameters']:.2g} s for a model of 67B"
     assert said in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_the_readme_says_of_the_default_recipe_was_measured() -> None:
+    """Its gains over usual values and over the first release's are those of the runs."""
+    usual, before = gains("adamw-reference"), gains("first-release")
+    assert min(*usual.values(), *before.values()) > 0
+    at = [("stdlib", "reference"), ("stdlib", "qwen3")]
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{usual[at[0]]:.2f} nats below usual AdamW values with the reference model" in said
+    assert f"and {usual[at[1]]:.2f} below with a Qwen3" in said
+    assert f"{before[at[0]]:.2f} and {before[at[1]]:.2f} below the default of the first" in said

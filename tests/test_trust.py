@@ -21,6 +21,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios, Scale
 from completedp.theory.timescale import base_timescales, matrix_range, timescale
+from completedp.theory.transfer import Transfer
 from completedp.theory.trust import (
     LEAST_DEPTH,
     LEAST_STEPS,
@@ -297,10 +298,29 @@ def test_the_defaults_evidence_is_of_its_values() -> None:
     recipe = Recipe.default()
     assert recipe.evidence is not None
     assert recipe.evidence.tau == pytest.approx(matrix_range(base_timescales(recipe)), rel=1e-3)
-    model = make_model(256, 4, "meta", head_dim=64, vocab=4096)
+    model = make_model(64, 4, "meta", head_dim=64, vocab=1024)
     parameters = sum(p.numel() for p in model.parameters())
     recorded = recipe.evidence.tokens_per_parameter
     assert recorded == pytest.approx(recipe.base.tokens / parameters, rel=1e-2)
+
+
+def test_the_defaults_gate_has_what_a_plan_would_lend_it() -> None:
+    """The base model had none: its values are those of a recipe that does not know gates."""
+    recipe, gate = Recipe.default(), "mlp_gate"
+    tuned = recipe.hyperparameters
+    log2 = {name: octaves for name, octaves in tuned.log2.items() if not name.endswith(gate)}
+    assert len(log2) < len(tuned.log2)
+    without = replace(
+        recipe,
+        widths={name: width for name, width in recipe.widths.items() if name != gate},
+        hyperparameters=replace(tuned, log2=log2),
+    )
+    own, borrowed = Transfer(recipe, recipe.base), Transfer(without, recipe.base)
+    assert borrowed.is_borrowed(gate)
+    for name in own.hyperparameters(gate):
+        assert own.value(name, gate, layer=1).base == pytest.approx(
+            borrowed.value(name, gate, layer=1).base, rel=1e-12
+        )
 
 
 def verb(*arguments: str) -> Any:
@@ -368,8 +388,8 @@ def test_recipes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(Recipe.names()) <= set(words)
     assert verb("show", "default", "--json").run() == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["checked"]["tokens"] == [1.0, 1.0]
-    assert shown["tau"]["qkv"][0] == pytest.approx(35.875, rel=1e-4)
+    assert shown["checked"]["tokens"] == [1.0, 8.0]
+    assert shown["tau"]["qkv"][0] == pytest.approx(0.571306, rel=1e-4)
     extra = ("tau", "checked")
     plain = {key: value for key, value in shown.items() if key not in extra}
     assert Recipe.from_dict(plain) == Recipe.default()

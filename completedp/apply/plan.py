@@ -45,8 +45,8 @@ def plan(
     ...     model = cdp.Transformer(cdp.ModelConfig(vocab=4096, width=512, depth=8))
     >>> target = cdp.Scale(width=512, depth=8, batch=65_536, tokens=256_000_000)
     >>> found = plan(model, cdp.Recipe.default(), target)
-    >>> found["blocks.0.attn.qkv.weight"].lr, found.residual_multipliers[0]
-    (0.001275, (0.5, 0.5))
+    >>> round(found["blocks.0.attn.qkv.weight"].lr, 6), round(found.residual_multipliers[0][0], 3)
+    (0.003326, 0.33)
     """
     found = make_plan(
         model, recipe, target, overrides=overrides, multipliers=multipliers, probe=probe

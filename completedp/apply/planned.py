@@ -23,7 +23,7 @@ class Plan(PlanNumbers):
     Values are torch's: lr and eps per step, weight decay as a multiple of lr.
 
     >>> import completedp as cdp
-    >>> recipe = cdp.Recipe.default()
+    >>> recipe = cdp.Recipe.shipped("adamw-reference").with_values(lr=0.004)
     >>> model = cdp.Transformer(cdp.ModelConfig(vocab=256, width=512, depth=4))
     >>> found = cdp.plan(model, recipe, recipe.base.times(cdp.Ratios(width=2)))
     >>> found.initialise(seed=0)
@@ -31,7 +31,7 @@ class Plan(PlanNumbers):
     >>> found.check(optimizer).passed
     True
     >>> print(found.explain("blocks.0.mlp.up.weight", "lr"))
-    blocks.0.mlp.up.weight: lr = 0.0051 (value) x 0.5 (width 2^-1) = 0.00255 (0.0051 at base)
+    blocks.0.mlp.up.weight: lr = 0.004 (value) x 0.5 (width 2^-1) = 0.002 (0.004 at base)
     """
 
     def initialise(self, seed: int = 0) -> None:

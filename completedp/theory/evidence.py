@@ -116,7 +116,7 @@ class Evidence:
     >>> from completedp.theory.recipe import Recipe
     >>> evidence = Recipe.default().evidence
     >>> evidence.trials, evidence.ranges(Recipe.default().base)["width"]
-    (49, (1.0, 1.0))
+    (704, (1.0, 4.0))
     """
 
     rungs: tuple[Rung, ...] = ()

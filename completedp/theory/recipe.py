@@ -40,9 +40,9 @@ _SHIPPED = resources.files("completedp").joinpath("recipes")
 class Recipe:
     """Everything that is known about a base model's hyperparameters.
 
-    >>> recipe = Recipe.default().with_values(lr=2**-7)
+    >>> recipe = Recipe.default().with_values(lr=2**-8)
     >>> recipe.base.width, recipe.head_dim, recipe.values.lr
-    (256, 64, 0.0078125)
+    (64, 64, 0.00390625)
     """
 
     base: Scale

@@ -24,11 +24,11 @@ from completedp.theory.value import Trace, Value, product, without_ones
 class Transfer:
     """A recipe at a target scale.
 
-    >>> recipe = Recipe.default()
+    >>> recipe = Recipe.shipped("adamw-reference")
     >>> target = Scale(width=1024, depth=16, batch=131_072, tokens=1_000_000_000)
     >>> lr = Transfer(recipe, target).value("lr", "qkv", layer=3)
     >>> lr.base, round(lr.target, 8)
-    (0.0051, 0.00045616)
+    (0.00390625, 0.00034939)
     >>> Transfer(recipe, target).value("residual", "mlp", layer=3).explain()
     '1 (value) x 0.25 (depth 4^-1)'
     """
