@@ -46,7 +46,7 @@ CPU = {
     AS_IT_IS: CheckSettings(widths=(64, 128, 256), depths=(2, 4, 8), batch=512),
     NEAR_LIMIT: CheckSettings(widths=(64, 128, 256), depths=(2, 4, 8), batch=512, near_limit=True),
 }
-SAME = ("widths", "depths", "batch", "steps", "seeds", "lr")
+SAME = ("widths", "depths", "batch", "steps", "seeds", "lr", "recipe")
 """What has to be the same for measurements to go on; with others they begin anew."""
 LARGE = (64, 128, 256, 512, 1024, 2048)
 FULL = {
