@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import headline_tables as headline  # noqa: E402
 import ladders  # noqa: E402
 import measured  # noqa: E402
 import model_checks  # noqa: E402
@@ -25,6 +26,10 @@ import timings  # noqa: E402
 import transfer  # noqa: E402
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "headline summary": ("results/headline.md", lambda: headline.summary(headline.found())),
+    "headline losses": ("results/headline.md", lambda: headline.losses(headline.found())),
+    "headline speed-ups": ("results/headline.md", lambda: headline.speedups(headline.found())),
+    "headline rates": ("results/headline.md", lambda: headline.rates(headline.found())),
     "headline ladders": ("results/search.md", ladders.headline_table),
     "stages": ("results/search.md", ladders.stages_table),
     "drift": ("transfer.md", lambda: transfer.drift_table(transfer.lines())),
