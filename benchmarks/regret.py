@@ -1,0 +1,83 @@
+"""What is lost by never tuning at the target: a recipe there, with every learning rate moved.
+
+    python benchmarks/regret.py OUT.json --data TOKENS --recipe default \
+        --target width=4,depth=2,batch=4,tokens=8 --octaves -1 -0.5 0 0.5 1
+
+The target is in ratios to the recipe's base. The regret is the mean loss with the recipe's own
+rates less that of the best ones, on the same seeds: the noise of runs that share a seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from completedp.evidence.figures.figure import student
+from completedp.lm.shape import Shape
+from completedp.tasks.task import make_task
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Ratios
+from completedp.training.runner import Runner
+
+FIRST_SEED = 8_000_000
+COORDINATE = "lr/global"
+
+
+def moved(recipe: Recipe, octaves: float) -> Recipe:
+    """The recipe with every learning rate times 2**octaves."""
+    tuned = recipe.hyperparameters
+    log2 = {**tuned.log2, COORDINATE: tuned.log2.get(COORDINATE, 0.0) + octaves}
+    return replace(recipe, hyperparameters=replace(tuned, log2=log2), evidence=None)
+
+
+def regret(losses: Mapping[float, Sequence[float]]) -> tuple[float, float, float]:
+    """What the best of the rates gains over the recipe's own, by seed, and an interval of 95 %."""
+    best = min(losses, key=lambda octaves: statistics.fmean(losses[octaves]))
+    gains = [own - other for own, other in zip(losses[0.0], losses[best], strict=True)]
+    mean = statistics.fmean(gains)
+    half = student(len(gains) - 1) * statistics.stdev(gains) / len(gains) ** 0.5
+    return mean, mean - half, mean + half
+
+
+def main() -> None:
+    """Train all of them side by side."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--recipe", default="default")
+    parser.add_argument("--target", required=True, metavar="AXIS=RATIO,...")
+    parser.add_argument("--octaves", type=float, nargs="+", default=[-1.0, -0.5, 0.0, 0.5, 1.0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--slots", type=int, default=6)
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--device", default="cuda")
+    args = parser.parse_args()
+    recipe = Recipe.find(args.recipe)
+    pairs = (pair.split("=") for pair in args.target.split(","))
+    scale = recipe.base.times(Ratios(**{axis: float(ratio) for axis, ratio in pairs}))
+    shape = Shape(head_dim=recipe.head_dim or 64)
+    task = make_task(None, args.data, context=args.context, shape=shape)
+    runner = Runner(task, slots=args.slots, device=args.device, compile=args.device != "cpu")
+    losses = {octaves: [float("inf")] * args.seeds for octaves in sorted({0.0, *args.octaves})}
+    trials = [
+        runner.trial(moved(recipe, octaves), scale, FIRST_SEED + i, (octaves, i))
+        for octaves, i in product(losses, range(args.seeds))
+    ]
+    for outcome in runner.run(trials, scale, count=len(trials)):
+        octaves, i = outcome.key
+        losses[octaves][i] = outcome.loss
+    for octaves, each in losses.items():
+        print(f"  {octaves:+g} octaves  {statistics.fmean(each):.4f}  {each}")
+    mean, low, high = regret(losses)
+    print(f"at {scale}: regret {mean:.4f} [{low:.4f}, {high:.4f}]")
+    found = {"recipe": args.recipe, "scale": scale.to_dict(), "losses": list(losses.items())}
+    args.out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
