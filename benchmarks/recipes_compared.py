@@ -1,6 +1,7 @@
-"""Recipes against each other on text and models that none of them was tuned on.
+"""Recipes against each other, also on text and a model that none of them was tuned on.
 
-    python benchmarks/recipes_compared.py OUT.json --texts stdlib=TOKENS english=TOKENS \
+    completedp data stdlib --out stdlib --tokenizer BPE.json
+    python benchmarks/recipes_compared.py OUT.json --texts stdlib=stdlib english=TOKENS \
         --recipes default adamw-reference benchmarks/data/first-release.json
 
 Every recipe (a file or the name of one that ships) is carried to one scale, for the reference
@@ -22,8 +23,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
 from measured import FOLDER
 
+from completedp.evidence.figures.figure import student
 from completedp.lm.shape import Shape
 from completedp.lm.tokens import Manifest
 from completedp.tasks.sources import HuggingFace
@@ -86,14 +89,23 @@ def _said(losses: Sequence[float]) -> str:
     return f"{statistics.fmean(losses):.4f} +- {error:.4f}"
 
 
-def gains(over: str, recipe: str = "default") -> dict[tuple[str, str], float]:
-    """By how many nats a recipe ends below another, by text and model, as measured."""
-    means = {
-        (run["text"], run["model"], run["recipe"]): statistics.fmean(run["losses"])
+def gains(over: str, recipe: str = "default") -> dict[tuple[str, str], tuple[float, float, float]]:
+    """By how many nats a recipe ends below another, by text and model: seed by seed, as measured,
+    with an interval of 95 %."""
+    losses = {
+        (run["text"], run["model"], run["recipe"]): run["losses"]
         for run in json.loads(DATA.read_text())["runs"]
     }
-    places = dict.fromkeys((text, model) for text, model, _ in means)
-    return {place: means[*place, over] - means[*place, recipe] for place in places}
+    places = dict.fromkeys((text, model) for text, model, _ in losses)
+    return {place: paired(losses[*place, over], losses[*place, recipe]) for place in places}
+
+
+def paired(others: Sequence[float], own: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of what pairs differ by, and an interval of 95 % from what the pairs differ by."""
+    gained = [other - mine for other, mine in zip(others, own, strict=True)]
+    mean = statistics.fmean(gained)
+    half = student(len(gained) - 1) * statistics.stdev(gained) / math.sqrt(len(gained))
+    return mean, mean - half, mean + half
 
 
 def table() -> str:
@@ -133,14 +145,22 @@ def main() -> None:
         recipe = Recipe.find(named)
         by_heads.setdefault(recipe.head_dim or 64, {})[Path(named).stem] = recipe
     rows = []
+    about = {
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else args.device,
+        "torch": torch.__version__,
+        "scale": scale.to_dict(),
+        "context": CONTEXT,
+    }
     print(f"at {scale}, {args.seeds} seeds")
     texts = [pair.split("=", 1) for pair in args.texts]
     for (name, text), model, (heads, recipes) in product(texts, args.models, by_heads.items()):
-        found = losses_of(task_of(model, heads, text), recipes, scale, args.seeds, args.device)
+        task = task_of(model, heads, text)
+        found = losses_of(task, recipes, scale, args.seeds, args.device)
         for named, losses in found.items():
             print(f"  {name:<10} {model:<10} {named:<24} {_said(losses)}", flush=True)
             rows.append({"text": name, "model": model, "recipe": named, "losses": losses})
-        args.out.write_text(json.dumps({"scale": scale.to_dict(), "runs": rows}, indent=1))
+        about[name] = {"vocab": Manifest.load(Path(text)).vocab, "digest": task.data.digest}
+        args.out.write_text(json.dumps(about | {"runs": rows}, indent=1))
 
 
 if __name__ == "__main__":

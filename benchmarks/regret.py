@@ -17,7 +17,8 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from completedp.evidence.figures.figure import student
+from recipes_compared import paired
+
 from completedp.lm.shape import Shape
 from completedp.tasks.task import make_task
 from completedp.theory.recipe import Recipe
@@ -38,10 +39,7 @@ def moved(recipe: Recipe, octaves: float) -> Recipe:
 def regret(losses: Mapping[float, Sequence[float]]) -> tuple[float, float, float]:
     """What the best of the rates gains over the recipe's own, by seed, and an interval of 95 %."""
     best = min(losses, key=lambda octaves: statistics.fmean(losses[octaves]))
-    gains = [own - other for own, other in zip(losses[0.0], losses[best], strict=True)]
-    mean = statistics.fmean(gains)
-    half = student(len(gains) - 1) * statistics.stdev(gains) / len(gains) ** 0.5
-    return mean, mean - half, mean + half
+    return paired(losses[0.0], losses[best])
 
 
 def main() -> None:

@@ -1,11 +1,14 @@
 """The recipes that ship, from what the headline found. The search between is on a GPU.
 
     python benchmarks/shipped_recipes.py begin benchmarks/data/headline/module.json start.json
-    completedp search start --data TOKENS --recipe start.json --context 256 --space type \
-        --sites depth=2,tokens=2 --target width=4,depth=2,batch=4,tokens=8 --trials 192
-    completedp search best --data TOKENS --seeds 3 --out found.json \
-        --rungs width=2,depth=2,batch=2,tokens=4 width=4,depth=2,batch=4,tokens=8
+    completedp search start --data TOKENS --recipe start.json --context 256 --eval-sequences 512 \
+        --space type --sites depth=2,tokens=2 --target width=4,depth=2,batch=4,tokens=8 \
+        --trials 192 --slots 32 --store default.db --study module
+    completedp search best --data TOKENS --store default.db --study module --seeds 3 --slots 6 \
+        --rungs width=2,depth=2,batch=2,tokens=4 width=4,depth=2,batch=4,tokens=8 --out found.json
     python benchmarks/shipped_recipes.py ship found.json completedp/recipes/default.json
+
+The trials are in data/headline/default.db.xz, what was found in default.json beside it.
 
 `begin` gives the recipe heads of 64, which more models have than 32, and the beta rule `power`,
 under which no beta leaves (0, 1) however short a run is. What was measured was measured without

@@ -75,6 +75,23 @@ def test_the_interval_covers_the_truth() -> None:
     assert widths[1] > 3 * widths[0]
 
 
+def test_an_arm_s_own_noise_is_in_the_interval_over_it() -> None:
+    """Seeds of the paper's baseline that differ widen what is said over it, and nothing else."""
+    calm, noisy = planted(1.4, 0.002), planted(1.4, 0.002)
+    for run in noisy:
+        if run.arm == UNIFORM:
+            noisy[run] = [loss + 0.05 * (-1) ** seed for seed, loss in enumerate(noisy[run])]
+    (before, after) = (
+        Headline(sizes={}).judge(AT, losses, {}).numbers["scales"][-1] for losses in (calm, noisy)
+    )
+    assert after["speedup_over_global"] == before["speedup_over_global"]
+    widths = [
+        row["speedup_over_uniform"]["high"] - row["speedup_over_uniform"]["low"]
+        for row in (before, after)
+    ]
+    assert widths[1] > 3 * widths[0]
+
+
 def test_the_regret_has_the_noise_of_runs_that_share_a_seed() -> None:
     """What a seed does to all arms alike does not widen its interval; what it does to one does."""
     rng = np.random.default_rng(0)
@@ -98,8 +115,11 @@ def test_the_regret_has_the_noise_of_runs_that_share_a_seed() -> None:
 @pytest.mark.parametrize(("speedup", "verdict"), [(1.5, "pass"), (1.0, "fail")])
 def test_the_verdict_follows(speedup: float, verdict: str) -> None:
     """A speed-up clear of 1.3 passes, and none at all fails, on its interval."""
-    found = Headline(sizes={}).judge(AT, planted(speedup, 0.001), {}).findings
+    found = Headline(sizes={}).judge(AT, planted(speedup, 0.001, speedup), {}).findings
     assert found[2].verdict == verdict
+    over_uniform = found[4]
+    assert over_uniform.claim.endswith("over it, too")
+    assert (over_uniform.verdict == "pass") is (verdict == "pass")
 
 
 def test_a_loss_that_does_not_fall_gives_no_speed_up() -> None:

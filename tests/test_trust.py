@@ -13,6 +13,7 @@ from helpers import BASE, error_of
 from hypothesis import given
 from hypothesis import strategies as st
 from models import make_model, make_plan, make_recipe, scale
+from shipped_recipes import TRIALS, ship
 
 import completedp as cdp
 from completedp.apply.plan import make_plan as plan_quietly
@@ -302,6 +303,12 @@ def test_the_defaults_evidence_is_of_its_values() -> None:
     parameters = sum(p.numel() for p in model.parameters())
     recorded = recipe.evidence.tokens_per_parameter
     assert recorded == pytest.approx(recipe.base.tokens / parameters, rel=1e-2)
+
+
+def test_the_default_is_what_was_found_on_the_gpu() -> None:
+    """What ships follows from the search's own file by the script that says so."""
+    found = Recipe.load(TRIALS.with_name("default.json"))
+    assert ship(found) == Recipe.default()
 
 
 def test_the_defaults_gate_has_what_a_plan_would_lend_it() -> None:

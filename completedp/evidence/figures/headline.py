@@ -309,10 +309,9 @@ def _speedup(
         return Speedup(speedup=None, low=None, high=None)
     means = np.array([np.mean(cell) for cell in cells])
     counts = np.array([len(cell) for cell in cells])
-    freedom = int((counts[:-1] - 1).sum())
-    spread = sum(
-        float(np.var(cell, ddof=1)) * (len(cell) - 1) for cell in cells[:-1] if len(cell) > 1
-    )
+    each = cells[:-1] if over == GLOBAL else cells  # every run's own, once
+    freedom = sum(len(cell) - 1 for cell in each)
+    spread = sum(float(np.var(cell)) * len(cell) for cell in each)
 
     def needed(drawn: np.ndarray) -> np.ndarray:
         line = drawn[..., : len(runs)]
@@ -338,8 +337,8 @@ def _speedup(
 def _findings(
     rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float], at: HeadlineSize
 ) -> list[Finding]:
-    def of(row: Mapping[str, Any], claim: str, at_least: float) -> Finding:
-        found = row["speedup_over_global"]
+    def of(row: Mapping[str, Any], claim: str, at_least: float, over: str = GLOBAL) -> Finding:
+        found = row[f"speedup_over_{over}"]
         interval = None if found["high"] is None else (found["low"], found["high"])
         return judged(claim, found["speedup"], interval, unit="times", at_least=at_least)
 
@@ -349,6 +348,11 @@ def _findings(
         of(rows[-1], f"at {ratio:,.0f} times its FLOP they still do", 1.0),
         of(rows[-1], f"at {ratio:,.0f} times its FLOP they are worth 1.3 times the tokens", 1.3),
     ]
+    if UNIFORM in at.arms:
+        findings += [
+            of(rows[0], "at the base they do over the paper's baseline", 1.0, UNIFORM),
+            of(rows[-1], f"at {ratio:,.0f} times its FLOP they do over it, too", 1.0, UNIFORM),
+        ]
     if not regret:
         return findings
     half = _paired_half([*rows[-1]["losses"].values(), *rows[-1]["longer"].values()])
