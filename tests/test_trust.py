@@ -305,10 +305,11 @@ def test_the_defaults_evidence_is_of_its_values() -> None:
     assert recorded == pytest.approx(recipe.base.tokens / parameters, rel=1e-2)
 
 
-def test_the_default_is_what_was_found_on_the_gpu() -> None:
-    """What ships follows from the search's own file by the script that says so."""
-    found = Recipe.load(TRIALS.with_name("default.json"))
-    assert ship(found) == Recipe.default()
+@pytest.mark.parametrize("name", ["default", "strong-global"])
+def test_what_ships_is_what_was_found(name: str) -> None:
+    """A tuned recipe follows from its search's own file by the script that says so."""
+    found = Recipe.load(TRIALS.with_name(f"{name}.json"))
+    assert ship(found) == Recipe.shipped(name)
 
 
 def test_the_defaults_gate_has_what_a_plan_would_lend_it() -> None:

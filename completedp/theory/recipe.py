@@ -171,7 +171,7 @@ class Recipe:
         """The recipes that ship with the package, the default first.
 
         >>> Recipe.names()
-        ('default', 'adamw-reference')
+        ('default', 'adamw-reference', 'strong-global')
         """
         files = (Path(file.name) for file in _SHIPPED.iterdir())
         names = sorted(file.stem for file in files if file.suffix == ".json")
