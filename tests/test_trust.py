@@ -25,6 +25,7 @@ from completedp.theory.timescale import base_timescales, matrix_range, timescale
 from completedp.theory.transfer import Transfer
 from completedp.theory.trust import (
     LEAST_DEPTH,
+    LEAST_MEMORY,
     LEAST_STEPS,
     LEAST_TOKENS_PER_PARAMETER,
     LEAST_WIDTH,
@@ -303,6 +304,36 @@ def test_the_defaults_evidence_is_of_its_values() -> None:
     parameters = sum(p.numel() for p in model.parameters())
     recorded = recipe.evidence.tokens_per_parameter
     assert recorded == pytest.approx(recipe.base.tokens / parameters, rel=1e-2)
+
+
+@pytest.mark.parametrize(("batch", "warns"), [(1.0, False), (4.0, False), (16.0, True)])
+def test_a_short_memory_is_said(batch: float, warns: bool) -> None:
+    """A batch for which second moments forget within ten steps is a caution with both numbers."""
+    recipe = Recipe.shipped("strong-global")
+    target = recipe.base.times(Ratios(batch=batch, tokens=batch))
+    model = make_model(target.width, target.depth, "meta", head_dim=64)
+    found = plan_quietly(model, recipe, target)
+    beta2 = min(tensor.values["beta2"].target for tensor in found.tensors)
+    lines = [line for line in found.cautions if "second moments" in line]
+    assert bool(lines) is warns is (1 / (1 - beta2) < LEAST_MEMORY)
+    assert all(f"falls to {beta2:.3g} " in line for line in lines)
+
+
+@pytest.mark.parametrize("rule", ["linear", "power"])
+@pytest.mark.parametrize("exponent", [0.5, 0.25])
+def test_the_printed_r_is_what_the_betas_follow(rule: str, exponent: float) -> None:
+    """By either rule and any token exponent the plan's r takes the base's beta to the target's."""
+    recipe = Recipe.default().with_rules(beta_rule=rule, token_exponent=exponent)
+    target = recipe.base.times(Ratios(batch=2, tokens=8))
+    model = make_model(target.width, target.depth, "meta", head_dim=64)
+    found = plan_quietly(model, recipe, target)
+    (printed,) = (line for line in str(found).split("ratios")[1].split(",") if line[:3] == " r ")
+    r = float(printed.split(";")[0].split()[1])
+    assert r == pytest.approx(2 / 8 ** (2 * exponent), rel=1e-3)
+    for tensor in found.tensors:
+        base, there = tensor.values["beta1"].base, tensor.values["beta1"].target
+        expected = 1 - (1 - base) * r if rule == "linear" else base**r
+        assert there == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["default", "strong-global"])

@@ -157,8 +157,18 @@ def scale_cautions(plan: PlanNumbers) -> Iterator[str]:
         recipe,
         plan.target,
         taus=[tensor.tau for tensor in plan.tensors if tensor.info.role.is_matrix],
+        memories=[
+            (_memory(beta2.base), _memory(beta2.target))
+            for tensor in plan.tensors
+            if (beta2 := tensor.values.get("beta2"))
+        ],
         tokens_per_parameter=recipe.base.tokens / _base_parameters(plan),
     )
+
+
+def _memory(beta: float) -> float:
+    """Steps that a moving average is over."""
+    return 1 / (1 - beta) if beta < 1 else math.inf
 
 
 def _base_parameters(plan: PlanNumbers) -> float:

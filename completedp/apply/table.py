@@ -98,7 +98,8 @@ def _head(plan: PlanNumbers, layout: _Layout) -> list[str]:
         f"  model   {sum(math.prod(t.info.shape) for t in plan.tensors):,} parameters in "
         f"{len(plan.tensors)} tensors",
         f"  ratios  width x{ratios.width:g}, depth x{ratios.depth:g}, batch x{ratios.batch:g}, "
-        f"tokens x{ratios.tokens:g}, r {ratios.r:g}; residual branches {_residual(plan)}",
+        f"tokens x{ratios.tokens:g}, r {rules.memory_factor(ratios):.4g}; "
+        f"residual branches {_residual(plan)}",
     ]
     for key, names in _complements(plan).items():
         if key not in layout.columns:

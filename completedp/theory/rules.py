@@ -143,6 +143,11 @@ class Rules:
         """What the output of each residual branch is multiplied by before it is added."""
         return product(self.residual_scaling(ratios))
 
+    def memory_factor(self, ratios: Ratios) -> float:
+        """r: what 1 - beta1 and 1 - beta2 grow by, or beta is raised to. m_B / m_D by the paper's
+        horizon rule; with another exponent the horizon's part is another."""
+        return product(self.scaling(Role.INPUT_EMBEDDING, "one_minus_beta", ratios))
+
     def scale_beta(self, name: str, beta: float, factor: float) -> float:
         """The target's beta. `factor` is what 1 - beta grows by; `name` is for the error."""
         if factor == 1.0:
@@ -153,7 +158,7 @@ class Rules:
         if one_minus > 1.0 - 1e-9:  # the limit itself is 0: no memory at all, and no way to grow
             raise CompletedpError(
                 f"{name} = {beta:g} leaves (0, 1) when 1 - {name} is multiplied by "
-                f"{factor:g} (r = m_B/m_D): the largest r it can take is under "
+                f"{factor:g} (r, of batch and tokens): the largest r it can take is under "
                 f"{1.0 / (1.0 - beta):g}; take a smaller batch or more tokens, "
                 'or set beta_rule="power"'
             )

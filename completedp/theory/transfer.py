@@ -127,7 +127,8 @@ class Transfer:
             )
         target = rules.scale_beta(name, base, product(scaling))
         if rules.beta_rule == "power" and base != target:
-            scaling = (("beta^r", (1 - target) / (1 - base)),)
+            power = product(scaling)
+            scaling = ((f"beta^{power:.4g}", (1 - target) / (1 - base)),)
         return Value(base=base, target=target, trace=without_ones(tuned + scaling))
 
     def _tuned(self, tunable: str, module_type: str, layer: int | None) -> Trace:

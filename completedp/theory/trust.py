@@ -30,6 +30,9 @@ tau is around (tokens a parameter)^-0.53, below 1 (Power Lines, 2505.13738)."""
 MOST_BATCH_FOR_TOKENS = 2
 """How much more the batch may grow than the tokens do. By the rule, and at the base's best learning
 rate, x2 cost 0.03 nats, x4 cost 0.5 and x8 0.7 (docs/transfer.md, a base of 1,024 steps)."""
+LEAST_MEMORY = 10
+"""Steps that second moments average over, 1/(1 - beta2). The batch rule is that of a limit in which
+these are many. The shortest that was seen to train well, on the default recipe's ladder, is 13."""
 MOST_SHRUNK = 16
 """Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
 """
@@ -42,12 +45,14 @@ def doubts(
     target: Scale,
     *,
     taus: Iterable[float] = (),
+    memories: Iterable[tuple[float, float]] = (),
     tokens_per_parameter: float | None = None,
 ) -> Iterator[str]:
     """What to know of a recipe before training by it at a target.
 
-    `taus` are those of the matrices there; `tokens_per_parameter` is the base's, where the recipe's
-    evidence does not say it.
+    `taus` are those of the matrices there, `memories` every tensor's steps of second moments at
+    base and there; `tokens_per_parameter` is the base's, where the recipe's evidence does not say
+    it.
     """
     ratios = target / recipe.base
     recorded = recipe.evidence and recipe.evidence.tokens_per_parameter
@@ -55,6 +60,7 @@ def doubts(
     yield from unchecked(recipe, ratios)
     yield from few_tokens(target, ratios)
     yield from few_steps(ratios)
+    yield from short_memory(memories, ratios)
     yield from idle_decay(taus)
 
 
@@ -116,6 +122,18 @@ def few_steps(ratios: Ratios) -> Iterator[str]:
             f"the batch grows x{ratios.batch:.3g} and the tokens x{ratios.tokens:.3g}: beyond "
             f"x{MOST_BATCH_FOR_TOKENS} of the tokens' growth the batch rule broke at the base's "
             "best learning rate (x4 cost 0.5 nats); grow both, or tune at a larger batch"
+        )
+
+
+def short_memory(memories: Iterable[tuple[float, float]], ratios: Ratios) -> Iterator[str]:
+    """Where the batch grows so far that second moments forget within a few steps."""
+    shortened = [there for base, there in memories if there < LEAST_MEMORY <= base]
+    if shortened:
+        yield (
+            f"beta2 falls to {1 - 1 / min(shortened):.3g} for the batch's x{ratios.batch:.3g} over "
+            f"the tokens' x{ratios.tokens:.3g}: second moments then average over "
+            f"{min(shortened):.2g} steps, and the batch rule is for {LEAST_MEMORY} or more; take a "
+            "smaller batch"
         )
 
 
