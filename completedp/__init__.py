@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from completedp.evidence.sweep import sweep
     from completedp.lm.transformer import ModelConfig, Transformer
     from completedp.studies.session import search
+    from completedp.training.checkpoint import load_weights
     from completedp.training.session import train
 
 __version__ = "0.1.0"
@@ -66,6 +67,7 @@ __all__ = [
     "fit_horizon",
     "gradcheck",
     "load_optimizer_state",
+    "load_weights",
     "plan",
     "search",
     "sweep",
@@ -86,6 +88,7 @@ _NEED_TORCH = {
     "Transformer": "completedp.lm.transformer",
     "search": "completedp.studies.session",
     "sweep": "completedp.evidence.sweep",
+    "load_weights": "completedp.training.checkpoint",
     "train": "completedp.training.session",
 }
 

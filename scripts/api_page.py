@@ -20,7 +20,9 @@ TOPICS = {
     "Plan": ("plan", "Plan", "classify", "attach_schedule", "load_optimizer_state", "AdamW"),
     "Scales and recipes": ("Scale", "Ratios", "Recipe", "Evidence", "Hyperparameters", "Values"),
     "Rules": ("factors", "Factors", "Rules", "Shift", "Role", "Transfer", "Value", "Schedule"),
-    "Search, train, check": ("search", "train", "sweep", "fit_horizon", "coordcheck", "gradcheck"),
+    "Search, train, check": (
+        *("search", "train", "load_weights", "sweep", "fit_horizon", "coordcheck", "gradcheck"),
+    ),
     "The reference model": ("ModelConfig", "Transformer"),
     "Errors and warnings": ("CompletedpError", "ScaleWarning", "DataWarning"),
 }

@@ -16,12 +16,13 @@ from subprocess import PIPE
 from typing import Any
 
 import pytest
+import torch
 from helpers import error_of
 from ranks import LONG, RUNS, SEED, TARGET, WAYS, config, made, planned, recipe, run_recipe, trained
 
 from completedp.common.process import only_process
 from completedp.lm.prepare import prepare_source
-from completedp.training.checkpoint import FILE, find_checkpoint, read_step
+from completedp.training.checkpoint import FILE, find_checkpoint, load_weights, read_step
 from completedp.training.loop import train
 from completedp.training.metrics import read_metrics
 
@@ -129,6 +130,11 @@ def test_many_ranks_train_as_one(folder: Path) -> None:
         if name != "diverged":  # whose last losses are of any size
             assert result.steps == TARGET.steps
             assert_same(folder / "alone" / name, folder / "two" / name, tolerance)
+    alone, sharded = made(), made()
+    assert load_weights(alone, folder / "alone/fsdp") == TARGET.steps
+    assert load_weights(sharded, folder / "two/fsdp") == TARGET.steps
+    for own, other in zip(alone.parameters(), sharded.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-7, atol=1e-9)
     noise = [noise_of(folder / "two" / name) for name in ("fsdp", "ddp")]
     assert len(noise[0]) > 3
     assert noise[0] == pytest.approx(noise[1], rel=1e-9)  # of shards, and of whole copies

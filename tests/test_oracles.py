@@ -28,7 +28,13 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
 from completedp.theory.schedule import Schedule
-from completedp.training.checkpoint import FILE, find_checkpoint, load_checkpoint, save_checkpoint
+from completedp.training.checkpoint import (
+    FILE,
+    find_checkpoint,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
 from completedp.training.config import TrainConfig
 from completedp.training.loop import bits_per_byte, train
 from completedp.training.trials import CHECK_EVERY, diverged, is_divergence
@@ -246,6 +252,30 @@ def test_the_newest_checkpoint_counts(tmp_path: Path) -> None:
         found = find_checkpoint(place)
         assert found is not None
         assert found.name == wanted
+
+
+def test_a_run_s_weights_go_into_another_model(tmp_path: Path) -> None:
+    """They are those of its checkpoint, without an optimizer; another model is left as it was."""
+    model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    names = ["weight", "bias"]
+    optimizer = torch.optim.AdamW([{"params": [model.weight, model.bias], "param_names": names}])
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    with pytest.raises(ValueError, match=r"no checkpoint in .*: train again"):
+        load_weights(other, tmp_path)
+    save_checkpoint(tmp_path, model, optimizer, 3, {}, run={})
+    assert load_weights(other, tmp_path) == 3
+    assert all(map(torch.equal, other.parameters(), model.parameters()))
+    smaller = nn.Linear(4, 2, bias=False)
+    before = smaller.weight.clone()
+    with pytest.raises(ValueError, match="model/bias is in one only"):
+        load_weights(smaller, tmp_path)
+    assert torch.equal(smaller.weight, before)
+    content = bytearray((tmp_path / FILE).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(ValueError, match="not as it was written"):
+        load_weights(other, tmp_path)
 
 
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from completedp.tasks.losses import logits_of
 from completedp.tasks.task import Task, give_memory
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.checkpoint import find_checkpoint, load_checkpoint
+from completedp.training.checkpoint import load_weights
 
 CONTINUATIONS = "continuations"
 _PURPOSE = "judging a model on downstream tasks"
@@ -213,11 +213,7 @@ def tokenizer_of(folder: str | Path) -> Tokenizer:
 
 def trained_model(task: Task, recipe: Recipe, scale: Scale, folder: Path, device: str) -> nn.Module:
     """The model of a run's folder, with the weights of its last checkpoint."""
-    path = find_checkpoint(folder)
-    if path is None:
-        raise CompletedpError(f"there is no checkpoint in {str(folder)!r}: train again")
     model = give_memory(task.model(scale), device)
-    plan = task.plan(recipe, scale, model)
-    plan.initialise()
-    load_checkpoint(path, model, plan.optimizer())
+    task.plan(recipe, scale, model).initialise()  # which has attached its multipliers
+    load_weights(model, folder)
     return model

@@ -46,6 +46,8 @@ FILE = "checkpoint.safetensors"
 ABOUT = "checkpoint.json"
 """In a folder of shards, what a file has in its metadata: the step, and what went along."""
 CHECKSUM = "sha256"
+_MODEL = "model/"
+"""How names of weights begin; others are the optimizer's."""
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 
 
@@ -124,11 +126,37 @@ def load_checkpoint(
     return about
 
 
+def load_weights(model: nn.Module, run: str | Path) -> int:
+    """Fill a model with the weights of a run's last checkpoint; gives the step they are of.
+
+    `run` is the folder that `train` wrote to. The model is one of the same shape, on any device.
+    A model whose multipliers are carried by hooks, as `print(plan)` says, needs `plan.attach()`
+    too: they are no weights.
+
+    >>> import completedp as cdp
+    >>> target = cdp.Scale(width=64, depth=1, batch=256, tokens=1_024)
+    >>> recipe = cdp.Recipe.default().with_rules(axes=("width", "depth"))
+    >>> result = cdp.train(None, recipe, target, data="tokens", out="runs/b", context=64,
+    ...                    eval_examples=4, quiet=True)
+    >>> model = cdp.Transformer(cdp.ModelConfig(vocab=257, width=64, depth=1))
+    >>> cdp.load_weights(model, "runs/b")
+    4
+    """
+    path = find_checkpoint(Path(run))
+    if path is None:
+        raise CompletedpError(f"there is no checkpoint in {str(run)!r}: train again")
+    wanted = {name: value.detach() for name, value in _weights(model).items()}
+    about = read_about(path)
+    opened = _open_folder if path.is_dir() else _open_file
+    opened(path, wanted, about, _MODEL)()
+    return about.step
+
+
 def _weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers; one that is tied once, by the first of its names."""
     found: dict[int, tuple[str, Tensor]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
-        found.setdefault(id(value), (f"model/{canonical_name(name)}", value))
+        found.setdefault(id(value), (f"{_MODEL}{canonical_name(name)}", value))
     return dict(found.values())
 
 
@@ -181,12 +209,16 @@ def _save_folder(
         raise AgreedError(_unwritten(folder, path, about["step"], error)) from None
 
 
-def _open_file(path: Path, wanted: dict[str, Tensor], about: About | None) -> Callable[[], None]:
-    """Check one process's checkpoint; what comes back reads it."""
+def _open_file(
+    path: Path, wanted: dict[str, Tensor], about: About | None, part: str = ""
+) -> Callable[[], None]:
+    """Check one process's checkpoint, of it names that begin with `part`; what comes back reads
+    it."""
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    _check(path, wanted, {name: (value.shape, value.dtype) for name, value in found.items()})
+    shapes = {name: (value.shape, value.dtype) for name, value in found.items()}
+    _check(path, wanted, shapes, part)
     if about is not None and _has_checksum(path, about):
         own = {key: value for key, value in metadata.items() if key != CHECKSUM}
         if _checksum(found, own) != about.checksum:
@@ -200,15 +232,17 @@ def _open_file(path: Path, wanted: dict[str, Tensor], about: About | None) -> Ca
     return read
 
 
-def _open_folder(path: Path, wanted: dict[str, Tensor], about: About | None) -> Callable[[], None]:
-    """Check a checkpoint of many ranks; what comes back reads it, on all ranks at once."""
+def _open_folder(
+    path: Path, wanted: dict[str, Tensor], about: About | None, part: str = ""
+) -> Callable[[], None]:
+    """The same of many ranks' checkpoint; what comes back reads it, on all ranks at once."""
     from completedp.training.shards import read_shards, shapes
 
     try:
         found = shapes(path)
     except CompletedpError as error:
         raise _unreadable(path, error) from None
-    _check(path, wanted, found)
+    _check(path, wanted, found, part)
     if about is not None and _has_checksum(path, about):
         names = sorted(p.name for p in path.iterdir() if p.name != ABOUT)
         if digests(path, names) != about.checksum:
@@ -224,9 +258,13 @@ def _open_folder(path: Path, wanted: dict[str, Tensor], about: About | None) -> 
 
 
 def _check(
-    path: Path, wanted: dict[str, Tensor], found: dict[str, tuple[torch.Size, torch.dtype]]
+    path: Path,
+    wanted: dict[str, Tensor],
+    found: dict[str, tuple[torch.Size, torch.dtype]],
+    part: str,
 ) -> None:
     """A checkpoint is of exactly this model, or nothing is read from it."""
+    found = {name: each for name, each in found.items() if name.startswith(part)}
     if wanted.keys() != found.keys():
         odd = sorted(wanted.keys() ^ found.keys())[0]
         raise CompletedpError(f"{str(path)!r} is of another model: {odd} is in one only")
