@@ -392,6 +392,11 @@ def test_version_and_bare_commands(
         ("search start --data x --trails 3", "has no '--trails': did you mean --trials?"),
         ("coordcheck --parameterisations sp", "did you mean --parameterisation?"),
         ("recipe shwo", "did you mean show?"),
+        ("search start --spcae x", "did you mean --space? (see completedp search start --help)"),
+        ("inspect own.py:make", "'own.py:make': give the module, as import does: own:make"),
+        ("plan --width 500", "error: width 500 is not divisible by head_dim 64"),
+        ("plan --width 500", "the next one is 512"),
+        ("plan --explain qkv", "did you mean blocks.0.attn.qkv.weight or"),
     ],
 )
 def test_did_you_mean(

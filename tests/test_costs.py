@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import own_models
 import pytest
 import torch
 from studies import BASE, CONTEXT, make_recipe, make_study, objective_of, planted, write_tokens
@@ -20,6 +21,7 @@ from completedp.studies.outlook import left_of, outlook, searched
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store
 from completedp.tasks.losses import transformer_loss
+from completedp.tasks.task import make_task
 from completedp.theory.scale import Scale
 from completedp.training import estimate
 from completedp.training.cost import Cost, gpu_speed, training_cost
@@ -213,3 +215,37 @@ def test_anyway_begins(
     capsys.readouterr()
     assert run([*words.split(), "--peak", "989"], monkeypatch) == 2
     assert "give --dry-run with it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["search start", "search start --dry-run", "train"])
+def test_a_model_that_fails_is_said_before_anything_is_written(
+    verb: str,
+    data: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a batch breaks, here positions that the model has not, is one line with the sizes."""
+    sizes = "--width 16 --depth 1 --batch 256 --tokens 2560 --context 128 --eval-sequences 4"
+    words = [*verb.split(), *sizes.split(), "--data", data, "--model", "own_models:nano"]
+    out = ("--out", "run") if verb == "train" else ("--store", "search.db")
+    words += [out[0], str(tmp_path / out[1])]
+    monkeypatch.setattr(warnings, "filters", [("ignore", None, UserWarning, None, 0)])
+    assert run(words, monkeypatch) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "own_models:nano fails on a batch: IndexError" in said
+    assert said.endswith("(at width 16, depth 1 and 128 tokens a sequence)")
+    assert not (tmp_path / out[1]).exists()
+
+
+def test_a_loss_of_whole_batches_can_be_estimated(data: str) -> None:
+    """One that fails on a few examples, and not on as many as a step has, is no mistake."""
+    base = Scale(width=16, depth=1, batch=16 * CONTEXT, tokens=32 * CONTEXT)
+
+    def loss(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if len(tokens) != 16:
+            raise RuntimeError("pairs are missing")
+        return torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+
+    task = make_task(own_models.nano, data, loss=loss, context=CONTEXT)
+    assert sample(task, task.recipe(base), base, CPU).seconds is None

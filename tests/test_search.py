@@ -567,3 +567,6 @@ def test_the_recipe_may_be_a_file_or_the_default(data: str, tmp_path: Path) -> N
     assert start_from(settings(data, recipe=str(tmp_path / "recipe.json")))[1] == make_recipe()
     assert "'nowhere.json'" in error_of(start_from, settings(data, recipe="nowhere.json"))
     assert start_from(StudyConfig(data=data, context=64))[1] == Recipe.default()
+    own = StudyConfig(data=data, context=64, model="own_models:nano")
+    with pytest.warns(UserWarning, match=r"no base was given: trials are at width 64, depth 4"):
+        assert start_from(own)[1].base == Recipe.default().base

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from studies import CONTEXT, OPTIONS, finished_once, make_recipe, write_tokens
 
 from completedp.common.errors import CompletedpError
-from completedp.evidence.config import SweepConfig
+from completedp.evidence.config import SweepConfig, SweepGrid
 from completedp.evidence.optimum import find_optimum, loss_at
 from completedp.evidence.sweep import (
     STUDY,
@@ -136,7 +136,8 @@ def test_what_is_not_bracketed_has_no_drift() -> None:
     places = {("completedp", 1): 9.0, ("completedp", 4): 0.0, ("sp", 1): 0.0, ("sp", 4): -9.0}
     lines = judge(CONFIG, planted(places))
     assert [line.drift for line in lines] == [None, None, (0.0,), None]
-    assert sweep_text(CONFIG, lines).count("not bracketed") == 2
+    text = sweep_text(CONFIG, lines)
+    assert text.count("not bracketed") == text.count("beside an end of the grid") == 2
 
 
 @pytest.fixture(scope="module")
@@ -404,3 +405,9 @@ def test_octaves_count_from_the_value_with_its_global_multiplier() -> None:
     assert _start(recipe, "lr/global") == recipe.values.lr
     assert _start(replace(recipe, hyperparameters=doubled), "lr/global") == 2 * recipe.values.lr
     assert _start(recipe, "lr/type/qkv") is None
+
+
+def test_an_axis_that_is_none_is_named() -> None:
+    """What may grow is listed where something else is asked for."""
+    message = error_of(SweepGrid, axes=("heads",))
+    assert message == "unknown axis 'heads': choose from width, depth, batch, tokens"

@@ -336,6 +336,18 @@ def test_the_printed_r_is_what_the_betas_follow(rule: str, exponent: float) -> N
         assert there == pytest.approx(expected, rel=1e-3)
 
 
+def test_python_takes_a_recipe_as_the_command_line_does(tmp_path: Path) -> None:
+    """A name or a file in the place of a recipe gives the same plan."""
+    recipe = Recipe.shipped("strong-global")
+    model = make_model(64, 4, "meta", head_dim=64)
+    recipe.save(tmp_path / "mine.json")
+    expected = cdp.plan(model, recipe, recipe.base).to_dict()
+    for named in ("strong-global", tmp_path / "mine.json", str(tmp_path / "mine.json")):
+        assert cdp.plan(model, named, recipe.base).to_dict() == expected
+    with pytest.raises(cdp.CompletedpError, match=r"no recipe at 'no.json'; by name there are"):
+        cdp.plan(model, "no.json", recipe.base)
+
+
 @pytest.mark.parametrize("name", ["default", "strong-global"])
 def test_what_ships_is_what_was_found(name: str) -> None:
     """A tuned recipe follows from its search's own file by the script that says so."""

@@ -357,7 +357,10 @@ def _check_used(
         if shadowed and pattern in may_be_shadowed:
             continue
         why = "is never the first that matches" if shadowed else "matches no tensor of the model"
-        raise CompletedpError(f"override {pattern!r} {why}")
+        of_recipe = ", and comes with the recipe: it was tuned on another model"
+        raise CompletedpError(
+            f"override {pattern!r} {why}{of_recipe if pattern in may_be_shadowed else ''}"
+        )
 
 
 def _check_names(tensors: list[TensorInfo]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pprint import pformat
 from typing import Any, Literal
 
@@ -108,7 +109,7 @@ def scheduler(optimizer):
 _TORCHTITAN = '''
 
 STEPS = {steps}
-# torchtitan's form of the schedule; None where it has none such.
+# torchtitan's form of the schedule. None: it has none such, and the config's own stays.
 SCHEDULE = {titan}
 
 
@@ -187,13 +188,21 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
     if left_to_forward(plan):
         raise CompletedpError(
             "this plan leaves multipliers to buffers, hooks or the model's config, which groups "
-            "cannot carry: plan with multipliers=fold, or where that is refused export json, which "
-            "lists them"
+            "cannot carry: plan with --multipliers fold (multipliers='fold'), or where that is "
+            "refused export json, which lists them"
         )
     from completedp import __version__
     from completedp.apply.names import WRAPPERS
 
     schedule, steps = plan.recipe.schedule, plan.target.steps
+    titan = _titan_schedule(schedule, steps)
+    if form == "torchtitan" and titan is None:
+        warnings.warn(
+            f"torchtitan has no schedule {schedule.kind} with power {schedule.power:.3g}: the file "
+            "leaves config.lr_scheduler as it is, so the run will differ from the plan; the "
+            "formula is lr_multiplier in an hf file",
+            stacklevel=2,
+        )
     return (_COMMON + {"hf": _HF, "torchtitan": _TORCHTITAN}[form]).format(
         title=f"Hyperparameters for {type(plan.model).__name__}, tensor by tensor.",
         version=__version__,
@@ -204,7 +213,7 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
         wrappers="|".join(WRAPPERS),
         schedule=pformat(schedule.to_dict(), width=100, sort_dicts=False),
         steps=steps,
-        titan=pformat(_titan_schedule(schedule, steps), width=100, sort_dicts=False),
+        titan=pformat(titan, width=100, sort_dicts=False),
     )
 
 

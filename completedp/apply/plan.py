@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 
 from torch import nn
 
@@ -23,7 +24,7 @@ from completedp.theory.transfer import Transfer
 
 def plan(
     model: nn.Module,
-    recipe: Recipe,
+    recipe: Recipe | str | Path,
     target: Scale,
     *,
     overrides: Mapping[str, str] | None = None,
@@ -49,7 +50,12 @@ def plan(
     (0.003326, 0.33)
     """
     found = make_plan(
-        model, recipe, target, overrides=overrides, multipliers=multipliers, probe=probe
+        model,
+        Recipe.find(recipe),
+        target,
+        overrides=overrides,
+        multipliers=multipliers,
+        probe=probe,
     )
     for line in found.cautions:
         warnings.warn(line, ScaleWarning, stacklevel=2)

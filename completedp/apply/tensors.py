@@ -251,4 +251,5 @@ def _hint(wanted: str, tensors: Sequence[TensorPlan]) -> str:
     names = [t.name for t in tensors]
     own = [name for name in names if re.findall(r"\d+", name)[:1] == numbers] or names
     near = difflib.get_close_matches(wanted, own, n=2, cutoff=0.4)
-    return f": did you mean {' or '.join(near)}?" if near else ""
+    near += [name for name in names if wanted in name and name not in near]
+    return f": did you mean {' or '.join(near[:2])}?" if near else ""

@@ -62,7 +62,8 @@ class DataVerb(Verb):
                 f"{split.bytes:,} bytes of text"
             )
         print(f"vocabulary {manifest.vocab} ({manifest.tokenizer}), in {self.out}")
-        name_next(f"completedp search start --data {shlex.quote(self.out)} --dry-run")
+        if "valid" in manifest.splits:  # without, nothing can be searched
+            name_next(f"completedp search start --data {shlex.quote(self.out)} --dry-run")
         return 0
 
 

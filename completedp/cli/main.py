@@ -21,7 +21,7 @@ from tyro.conf import OmitArgPrefixes, subcommand
 
 import completedp
 from completedp.cli.shared import VERBS, Verb
-from completedp.cli.suggest import mistyped
+from completedp.cli.suggest import known_command, mistyped
 from completedp.common.checks import printable
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import Command, running
@@ -172,9 +172,9 @@ def _parse(arguments: list[str]) -> Verb:
     except SystemExit as stop:
         if not stop.code:
             raise
-        verb = arguments[0] if arguments and arguments[0] in VERBS else ""
+        command = known_command(arguments, VERBS, help_of)
         what = mistyped(arguments, VERBS, help_of) or _one_line(said.getvalue())
-        _fail(f"{what} (see completedp {verb + ' ' * bool(verb)}--help)")
+        _fail(f"{what} (see {' '.join(['completedp', *command, '--help'])})")
 
 
 def _one_line(box: str) -> str:

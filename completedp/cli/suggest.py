@@ -17,16 +17,11 @@ def mistyped(
 
     `help_of` gives the help of a command, which names its parts and its flags.
     """
-    command: list[str] = []
-    choices: Collection[str] = verbs
-    for word in words:
-        if word.startswith("-") or not choices:
-            break
-        if word not in choices:
-            return f"there is no command {_shown(command, word)}{_near(word, choices)}"
-        command.append(word)
-        parts = _PARTS.search(help_of(command).partition("\n\n")[0])
-        choices = parts[1].split(",") if parts and len(command) == 1 else ()
+    command = known_command(words, verbs, help_of)
+    choices = verbs if not command else _parts(command, help_of)
+    word = words[len(command)] if len(words) > len(command) else "-"
+    if choices and not word.startswith("-"):
+        return f"there is no command {_shown(command, word)}{_near(word, choices)}"
     if not command:
         return None
     flags = set(_FLAG.findall(help_of(command)))
@@ -35,6 +30,26 @@ def mistyped(
         if flag.startswith("--") and flag not in flags:
             return f"completedp {' '.join(command)} has no {word!r:.60}{_near(flag, flags)}"
     return None
+
+
+def known_command(
+    words: Sequence[str], verbs: Collection[str], help_of: Callable[[Sequence[str]], str]
+) -> list[str]:
+    """The words that name a command, a verb and perhaps a part of it, as far as there is one."""
+    command: list[str] = []
+    choices: Collection[str] = verbs
+    for word in words:
+        if word not in choices:
+            break
+        command.append(word)
+        choices = _parts(command, help_of)
+    return command
+
+
+def _parts(command: Sequence[str], help_of: Callable[[Sequence[str]], str]) -> Collection[str]:
+    """What a verb's help says that it has."""
+    found = _PARTS.search(help_of(command).partition("\n\n")[0]) if len(command) == 1 else None
+    return found[1].split(",") if found else ()
 
 
 def _shown(command: Sequence[str], word: str) -> str:

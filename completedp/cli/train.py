@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from completedp.cli.costs import CostOptions, print_estimate
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
-from completedp.common.errors import CompletedpError
 from completedp.theory.horizon import critical_batch_words
 from completedp.training.config import TrainConfig
 
@@ -35,7 +33,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         """Train."""
         from completedp.common.process import Interrupted
         from completedp.training.distributed import AgreedError, is_follower
-        from completedp.training.estimate import say_estimate
+        from completedp.training.estimate import say_before_training
         from completedp.training.folder import steps_done
         from completedp.training.loop import train
 
@@ -43,9 +41,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         before = steps_done(config)
         if self.dry_run:
             return 0 if is_follower() else print_estimate(self._estimate(config), self.json)
-        if not is_follower():
-            with suppress(CompletedpError):  # a mistake, which all ranks have to hear of: below
-                say_estimate(self._estimate(config))
+        say_before_training(lambda: self._estimate(config))
         try:
             result = train(config)
         except (AgreedError, Interrupted) as stop:

@@ -154,12 +154,11 @@ def check_from(config: CheckConfig) -> Check:
 
 
 def _recipe(recipe: Recipe | str | Path | None, settings: CheckSettings) -> Recipe | None:
-    if isinstance(recipe, str | Path):
-        recipe = Recipe.find(recipe)
     if recipe is None:
         if settings.near_limit:
             raise CompletedpError("near_limit is of a recipe: give one, or leave it out")
         return None
+    recipe = Recipe.find(recipe)
     lr = LR if settings.lr is None and settings.near_limit else settings.lr
     return recipe if lr is None else recipe.with_values(lr=lr)
 

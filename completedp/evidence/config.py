@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from completedp.common.checks import check_number, check_path
+from completedp.common.checks import check_number, check_one_of, check_path
 from completedp.common.errors import CompletedpError
 from completedp.common.flags import named, off
 from completedp.lm.shape import Shape
 from completedp.studies.config import BaseConfig
 from completedp.tasks.config import untied
-from completedp.theory.rules import PARAMETERISATIONS
+from completedp.theory.rules import AXES, PARAMETERISATIONS
 
 BASE = "base"
 """The axis of the points at the base's own scale, which all axes share."""
@@ -147,6 +147,8 @@ class SweepGrid:
             )
         for name in ("octaves", "second_octaves"):
             check_octaves(name, getattr(self, name))
+        for axis in self.axes:
+            check_one_of("axis", axis, AXES)
         check_factors("factors", self.factors)
         check_parameterisations(self.parameterisations)
 

@@ -65,7 +65,7 @@ _MEASUREMENTS = 128
 
 def fit_horizon(
     make: MakeModel | str | None,
-    recipe: Recipe | None = None,
+    recipe: Recipe | str | Path | None = None,
     data: Any = None,
     *,
     base: Scale | None = None,

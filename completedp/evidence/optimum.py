@@ -26,6 +26,8 @@ class Optimum:
     """Standard errors over seeds; None with one seed."""
     loss: float | None
     """The fitted loss there; the lowest measured one where it is not bracketed."""
+    lowest: tuple[float, ...] | None = None
+    """Where the lowest mean of the grid is; None where all diverged."""
 
 
 def find_optimum(grid: Grid, losses: np.ndarray) -> Optimum:
@@ -38,9 +40,10 @@ def find_optimum(grid: Grid, losses: np.ndarray) -> Optimum:
         return Optimum(octaves=None, errors=None, loss=None)
     lowest = _lowest(means)
     around = _around(lowest)
+    at = tuple(float(axis[i]) for axis, i in zip(grid, lowest, strict=True))
     inside = all(0 < i < len(axis) - 1 for i, axis in zip(lowest, grid, strict=True))
     if not inside or not np.isfinite(means[around]).all():
-        return Optimum(octaves=None, errors=None, loss=float(means[lowest]))
+        return Optimum(octaves=None, errors=None, loss=float(means[lowest]), lowest=at)
     near = [axis[part] for axis, part in zip(grid, around, strict=True)]
     place, loss = _bottom(near, means[around])
     seeds = losses.shape[-1]
@@ -48,7 +51,7 @@ def find_optimum(grid: Grid, losses: np.ndarray) -> Optimum:
     if seeds > 1:
         own = np.array([_bottom(near, losses[around][..., seed])[0] for seed in range(seeds)])
         errors = tuple((own.std(axis=0, ddof=1) / math.sqrt(seeds)).tolist())
-    return Optimum(octaves=tuple(place.tolist()), errors=errors, loss=loss)
+    return Optimum(octaves=tuple(place.tolist()), errors=errors, loss=loss, lowest=at)
 
 
 def loss_at(grid: Grid, losses: np.ndarray, octaves: Sequence[float]) -> float:

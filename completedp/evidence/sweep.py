@@ -107,7 +107,7 @@ def sweep(
     seeds: int = 3,
     out: str | Path = "runs/sweep",
     store: str | None = None,
-    recipe: Recipe | None = None,
+    recipe: Recipe | str | Path | None = None,
     loss: ModelLoss | str | None = None,
     overrides: Mapping[str, str] | None = None,
     context: int | None = None,
@@ -273,7 +273,7 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
         drift = "" if line.drift is None else ", ".join(f"{x:+.2f}" for x in line.drift)
         loss = "diverged" if best.loss is None else f"{best.loss:.4f}"
         cost = "" if line.cost is None else f"{line.cost:.4f}"
-        scale = BASE if line.axis == BASE else f"{line.axis} x{line.factor}"
+        scale = _scale_words(line)
         values = "".join(
             f" {'' if best.octaves is None else f'{value * 2 ** best.octaves[at]:.3g}':>9}"
             for at, value in enumerate(start)
@@ -285,7 +285,18 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
         )
     if known:
         out.append(f"{' and '.join(known)}: at the base; the rules carry it to the scale")
+    for line in lines:
+        if line.optimum.octaves is None and line.optimum.lowest is not None:
+            ends = ", ".join(f"{octave:+g}" for octave in line.optimum.lowest)
+            out.append(
+                f"{line.parameterisation} {_scale_words(line)} is lowest at {ends}, beside an end "
+                "of the grid or runs that diverged: give --octaves around it"
+            )
     return "\n".join(out)
+
+
+def _scale_words(line: Line) -> str:
+    return BASE if line.axis == BASE else f"{line.axis} x{line.factor}"
 
 
 def _spec(grid: SweepGrid, task: Task, recipe: Recipe) -> StudySpec:

@@ -274,7 +274,8 @@ def _write(
         if lowest == highest:
             raise CompletedpError(
                 f"the corpus {request.source!r} is one document, and validation is held out by "
-                "document: give two different ones or more, or valid_fraction=0"
+                "document: give two different ones or more (in a text file a line <|endoftext|> "
+                "ends one). A valid_fraction of 0 holds nothing out, and search and train need it"
             )
         for path in folder.iterdir():
             path.unlink()

@@ -57,8 +57,8 @@ class ModelConfig(Shape):
             raise CompletedpError(f"mlp_width = {self.mlp_width} must be at least 1")
         if self.width % self.head_dim:
             raise CompletedpError(
-                f"width {self.width} is not divisible by head_dim {self.head_dim}: "
-                "width grows by whole heads"
+                f"width {self.width} is not divisible by head_dim {self.head_dim}: width grows by "
+                f"whole heads, so the next one is {-(-self.width // self.head_dim) * self.head_dim}"
             )
         if self.head_dim % 2:
             raise CompletedpError(f"head_dim {self.head_dim} must be even for rotary positions")

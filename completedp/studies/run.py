@@ -57,7 +57,7 @@ def start(
     data: Any,
     *,
     base: Scale | None,
-    recipe: Recipe | None,
+    recipe: Recipe | str | Path | None,
     **of_task: Any,
 ) -> tuple[Task, Recipe]:
     """A task and the recipe that trials start from.
@@ -65,6 +65,7 @@ def start(
     That is the recipe given; or usual values at the base given, since a model of the user's own has
     no tuned ones; or the default recipe, of the reference model. `of_task` goes to `make_task`.
     """
+    recipe = None if recipe is None else Recipe.find(recipe)
     if recipe is not None and base not in (None, recipe.base):
         raise CompletedpError(
             f"the recipe's base is {recipe.base}, and the one given is {base}: give one of them"
@@ -72,6 +73,12 @@ def start(
     default = Recipe.default()
     if recipe is None and base is None and model is None:
         recipe = default
+    elif recipe is None and base is None:
+        warnings.warn(
+            f"no base was given: trials are at {default.base}; say yours (in Python "
+            "base=Scale(...), or --width, --depth, --batch and --tokens)",
+            stacklevel=3,
+        )
     task = make_task(model, data, recipe=recipe, **of_task)
     return task, recipe or task.recipe(base or default.base)
 

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -44,7 +45,7 @@ def search(
     context: int | None = None,
     *,
     loss: ModelLoss | str | None = None,
-    recipe: Recipe | None = None,
+    recipe: Recipe | str | Path | None = None,
     overrides: Mapping[str, str] | None = None,
     study: str = "search",
     space: str = DEFAULT_SPACE,

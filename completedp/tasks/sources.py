@@ -20,6 +20,7 @@ from torch import nn
 from completedp.apply.classify import size_of
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
+from completedp.lm.reference import ReferenceModel
 from completedp.tasks.config import UNTIED
 from completedp.theory.scale import Scale
 
@@ -70,6 +71,8 @@ def made_from(
             else:
                 model = maker() if fixed else maker(scale)  # type: ignore[call-arg]
         except CompletedpError as error:
+            if isinstance(maker, ReferenceModel):
+                raise
             raise CompletedpError(f"{shown}: {error}") from None
         except (Exception, SystemExit) as error:  # the user's own code may fail in any way
             raise CompletedpError(f"{shown}: {short(error)}") from None
@@ -117,6 +120,11 @@ def function_from(source: str, what: str, forms: str = "module:function") -> Cal
     name, colon, function = source.partition(":")
     if name in ("hf", UNTIED.rstrip(":")) or not (name and colon and function):
         raise CompletedpError(f"{what} {source[:200]!r} must be {forms}")
+    if name.endswith(".py"):
+        raise CompletedpError(
+            f"{what} {source[:200]!r}: give the module, as import does: "
+            f"{name[:-3].replace('/', '.')[:100]}:{function[:100]}"
+        )
     path = sys.path
     sys.path = [str(Path.cwd()), *path]
     try:

@@ -28,7 +28,10 @@ def critical_batch_words(batch: float, error: float | None) -> str:
     'critical batch 20,426 +- 5,962 tokens'
     >>> critical_batch_words(218_460, 225_237)
     'critical batch not known: 218,460 +- 225,237 tokens'
+    >>> critical_batch_words(1_002, None)
+    'critical batch not known: 1,002 tokens, measured too few times'
     """
     known = "" if is_batch_known(batch, error) else " not known:"
     sure = "" if error is None else f" +- {error:,.0f}"
-    return f"critical batch{known} {batch:,.0f}{sure} tokens"
+    few = ", measured too few times" if error is None else ""
+    return f"critical batch{known} {batch:,.0f}{sure} tokens{few}"

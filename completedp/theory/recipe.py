@@ -184,8 +184,10 @@ class Recipe:
         return cls.from_dict(parse_json(_SHIPPED.joinpath(f"{name}.json").read_text("utf-8")))
 
     @classmethod
-    def find(cls, name_or_path: str | Path) -> Recipe:
-        """A recipe that ships with the package, or a file: what `--recipe` takes."""
+    def find(cls, name_or_path: Recipe | str | Path) -> Recipe:
+        """A recipe that ships with the package, or a file: what `--recipe` takes. One is itself."""
+        if isinstance(name_or_path, Recipe):
+            return name_or_path
         if name_or_path in cls.names():
             return cls.shipped(str(name_or_path))
         try:

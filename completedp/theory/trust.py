@@ -133,7 +133,7 @@ def short_memory(memories: Iterable[tuple[float, float]], ratios: Ratios) -> Ite
             f"beta2 falls to {1 - 1 / min(shortened):.3g} for the batch's x{ratios.batch:.3g} over "
             f"the tokens' x{ratios.tokens:.3g}: second moments then average over "
             f"{min(shortened):.2g} steps, and the batch rule is for {LEAST_MEMORY} or more; take a "
-            "smaller batch"
+            "smaller batch or more tokens"
         )
 
 

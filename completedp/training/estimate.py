@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from completedp.apply.classify import classify
 from completedp.apply.updates import UPDATES
+from completedp.common.errors import CompletedpError
 from completedp.common.progress import duration
 from completedp.tasks.task import REFERENCE, Task, give_memory
 from completedp.theory.recipe import Recipe
@@ -31,7 +32,7 @@ from completedp.theory.scale import Scale
 from completedp.training.config import TrainConfig
 from completedp.training.cost import COMPILING, Cost, Speed, cost_of, flop_a_token, gpu_speed
 from completedp.training.devices import choose_device, choose_dtype, device_name
-from completedp.training.distributed import world_size
+from completedp.training.distributed import is_follower, world_size
 from completedp.training.feeds import sample_batch
 from completedp.training.folder import steps_done
 from completedp.training.memory import free_memory, is_out_of_memory, slots_for
@@ -125,6 +126,14 @@ def say_estimate(found: Estimate) -> None:
             print(found, file=sys.stderr, flush=True)
 
 
+def say_before_training(estimate: Callable[[], Estimate]) -> None:
+    """Say what a run takes. A mistake that is met here ends it before it has written anything; of
+    many ranks all have to hear of it, so there it is left to the run."""
+    if not is_follower():
+        with suppress(CompletedpError) if world_size() > 1 else nullcontext():
+            say_estimate(estimate())
+
+
 def estimate_trials(
     runner: Runner, recipe: Recipe, trials: Mapping[Scale, float], *, peak: float | None = None
 ) -> Estimate:
@@ -134,8 +143,8 @@ def estimate_trials(
     """
     parts, memory, most, whole = [], 0, 1, True
     for scale, count in trials.items():
+        found = sample(runner.task, recipe, scale, runner.device)  # a model that fails ends here
         slots = runner.in_slots(scale)
-        found = sample(runner.task, recipe, scale, runner.device)
         each = found.state + (found.kept or 0) * runner.task.data.examples(scale.batch)
         at_once = 1
         if slots and peak is None:
@@ -222,8 +231,10 @@ def sample(task: Task, recipe: Recipe, scale: Scale, device: torch.device) -> Sa
     try:
         with warnings.catch_warnings(action="ignore"):  # they are given when it trains
             return _tried(task, recipe, scale, device, known)
+    except CompletedpError:  # of the user's model or loss: training would fail in the same way
+        raise
     except Exception as error:
-        # An estimate is no reason to stop: what a model of the user's own fails in, training says.
+        # An estimate is no reason to stop: what else fails, training says.
         if task.name == REFERENCE and not is_out_of_memory(error):
             raise
         return known
@@ -261,7 +272,15 @@ def _tried(task: Task, recipe: Recipe, scale: Scale, device: torch.device, known
         return time.monotonic() - began, sum(kept.values())
 
     with FlopCounterMode(display=False) as counter:  # the first step is slow, and so is counting
-        step(few)
+        try:
+            step(few)
+        except CompletedpError as error:
+            with suppress(CompletedpError):  # a loss of pairs, say, that takes whole batches alone
+                step(examples)
+                return known
+            where = f"width {scale.width}, depth {scale.depth}"
+            words = f" and {task.data.unit} tokens a sequence" if task.data.unit > 1 else ""
+            raise CompletedpError(f"{error} (at {where}{words})") from None
     if task.data.unit == 1:  # an example of any size: only its products tell
         known = replace(known, flop=max(1.0, counter.get_total_flops() / few))
     (first, least), (second, most) = _quickest(step, few), _quickest(step, more)

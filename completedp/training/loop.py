@@ -103,7 +103,8 @@ def train(
         with ranks.together():
             if ranks.first:
                 stack.enter_context(only_process(folder))
-        waits_for = "stopping after this step, the first of which compiles, to save a checkpoint"
+        compiles = ", the first of which compiles," if config.compile else ""
+        waits_for = f"stopping after this step{compiles} to save a checkpoint"
         interrupted = stack.enter_context(answered_signals(waits_for, hold=True))
         run.open(identity)
         try:

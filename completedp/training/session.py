@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from completedp.common.checks import check_one_of
-from completedp.common.errors import CompletedpError
 from completedp.tasks.config import EVAL_EXAMPLES, Z_LOSS
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.sources import name_of
@@ -17,8 +15,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training import loop
 from completedp.training.config import TrainConfig
-from completedp.training.distributed import is_follower
-from completedp.training.estimate import estimate_config, say_estimate
+from completedp.training.estimate import estimate_config, say_before_training
 from completedp.training.folder import Result
 
 RUN_OPTIONS = (
@@ -30,7 +27,7 @@ RUN_OPTIONS = (
 
 def train(
     make: MakeModel | str | None,
-    recipe: Recipe,
+    recipe: Recipe | str | Path,
     target: Scale,
     data: Any,
     out: str | Path,
@@ -62,6 +59,7 @@ def train(
     """
     for name in options:
         check_one_of("option", name, RUN_OPTIONS)
+    recipe = Recipe.find(recipe)
     task = make_task(
         make,
         data,
@@ -83,7 +81,6 @@ def train(
         **target.to_dict(),
         **options,
     )
-    if not quiet and not is_follower():
-        with suppress(CompletedpError):  # a mistake, which all ranks have to hear of: below
-            say_estimate(estimate_config(config, task, recipe))
+    if not quiet:
+        say_before_training(lambda: estimate_config(config, task, recipe))
     return loop.train(config, task=task, recipe=recipe, quiet=quiet)
