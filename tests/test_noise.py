@@ -225,7 +225,7 @@ def test_a_loss_of_one_s_own_is_not_cut(data: str) -> None:
     [
         (5_000.0, "critical batch 20,000 +- 5,000 tokens"),
         (19_000.0, "critical batch not known: 20,000 +- 19,000 tokens"),
-        (None, "critical batch not known: 20,000 tokens"),
+        (None, "critical batch not known: 20,000 tokens, measured too few times"),
     ],
 )
 def test_the_end_of_a_run_says_whether_it_is_known(

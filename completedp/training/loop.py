@@ -134,14 +134,15 @@ class _Run:
         narrow = self.dtype if self.dtype != weights else None
         self.model = task.model(self.target, narrow).to(weights)
         self.plan = task.plan(recipe, self.target, self.model)
+        # Whoever called cdp.train, which called `train`, is told.
         for line in (*self.plan.cautions, *_other_loss(task, recipe, self.target)):
-            warnings.warn(line, ScaleWarning, stacklevel=3)
+            warnings.warn(line, ScaleWarning, stacklevel=4)
         for line in task.data.cautions(self.target):
-            warnings.warn(line, DataWarning, stacklevel=3)
+            warnings.warn(line, DataWarning, stacklevel=4)
         if config.clip:
             warnings.warn(
                 "gradient clipping changes the gradients that the rules scale eps to",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def build(self) -> None:
