@@ -266,6 +266,8 @@ def test_a_run_s_weights_go_into_another_model(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, model, optimizer, 3, {}, run={})
     assert load_weights(other, tmp_path) == 3
     assert all(map(torch.equal, other.parameters(), model.parameters()))
+    with pytest.raises(ValueError, match="on the meta device"):
+        load_weights(nn.Linear(4, 2, device="meta"), tmp_path)
     smaller = nn.Linear(4, 2, bias=False)
     before = smaller.weight.clone()
     with pytest.raises(ValueError, match="model/bias is in one only"):

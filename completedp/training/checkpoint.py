@@ -146,6 +146,11 @@ def load_weights(model: nn.Module, run: str | Path) -> int:
     if path is None:
         raise CompletedpError(f"there is no checkpoint in {str(run)!r}: train again")
     wanted = {name: value.detach() for name, value in _weights(model).items()}
+    if any(value.is_meta for value in wanted.values()):
+        raise CompletedpError(
+            "the model is on the meta device, where there is no room for weights: make it on "
+            "another, or call model.to_empty(device=...) first"
+        )
     about = read_about(path)
     opened = _open_folder if path.is_dir() else _open_file
     opened(path, wanted, about, _MODEL)()
