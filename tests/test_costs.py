@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from completedp.cli import costs
 from completedp.cli.main import main
+from completedp.common.errors import DataWarning
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
 from completedp.studies.outlook import left_of, outlook, searched
@@ -249,3 +250,14 @@ def test_a_loss_of_whole_batches_can_be_estimated(data: str) -> None:
 
     task = make_task(own_models.nano, data, loss=loss, context=CONTEXT)
     assert sample(task, task.recipe(base), base, CPU).seconds is None
+
+
+def test_a_dry_run_says_how_often_the_data_are_seen(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes over the text are a caution before a run, as they are in it."""
+    sizes = "--width 64 --depth 1 --batch 64 --tokens 1M --context 16"
+    words = ["train", "--dry-run", *sizes.split(), "--data", data, "--out", str(tmp_path / "run")]
+    with pytest.warns(DataWarning, match="1,000,000 tokens are .* passes over"):
+        assert run(words, monkeypatch) == 0
+    assert not (tmp_path / "run").exists()
