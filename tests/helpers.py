@@ -1,5 +1,7 @@
 """What several test files share: the one-line error, and small reference models with recipes."""
 
+import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +10,18 @@ import pytest
 from completedp.common.errors import CompletedpError
 
 BASE = {"width": 64, "depth": 2, "batch": 1024, "tokens": 64 * 1024}
+
+
+def spelt_out(name: str) -> list[str]:
+    """The names that one with ranges and choices in its places stands for: a.0-2.{q,k}."""
+    places = []
+    for word in re.findall(r"\{[^}]*\}|[^.]+", name):
+        choices = word.strip("{}").split(",")
+        if re.fullmatch(r"[\d,-]+", word):
+            ends = [[int(end) for end in each.split("-")] for each in choices]
+            choices = [str(n) for each in ends for n in range(each[0], each[-1] + 1)]
+        places.append(choices)
+    return [".".join(words) for words in itertools.product(*places)]
 
 
 def error_of(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:

@@ -246,7 +246,7 @@ def test_inspect_a_function_of_ones_own(here: Path, capsys: pytest.CaptureFixtur
     """The table has every tensor with its role; `--json` the same, and overrides are heeded."""
     assert main(["inspect", "my_models:small"]) == 0
     text = capsys.readouterr().out
-    assert "blocks.3.mlp.down.weight" in text
+    assert "blocks.0-3.mlp.down.weight" in text
     assert "unembedding" in text
     assert main(["inspect", "my_models:small", "--json", "--override", "mlp.up=mlp_gate"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -262,7 +262,7 @@ def test_inspect_a_hugging_face_config(here: Path, capsys: pytest.CaptureFixture
     config.architectures = ["Qwen3ForCausalLM"]
     config.save_pretrained(here / "tiny")
     assert main(["inspect", f"hf:{here / 'tiny'}"]) == 0
-    assert "model.layers.1.self_attn.q_norm.weight" in capsys.readouterr().out
+    assert "model.layers.0-1.self_attn.q_norm.weight" in capsys.readouterr().out
 
 
 def test_plan_of_a_model_of_ones_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from families import Bag, D, V, bare
-from helpers import error_of
+from helpers import error_of, spelt_out
 from own_models import NanoGPT
 from torch import nn
 
@@ -172,8 +172,9 @@ def test_inspect_shows_what_it_knows() -> None:
     """The table has every tensor, unknown ones marked, and the flag below, with those given."""
     model = renamed()
     table, _, below = inspect_model(model, {"c_fc": "mlp_in"}).partition("\n\n")
-    rows = {row.split()[0]: row.split() for row in table.splitlines()[2:]}
-    assert list(rows) == [name for name, _ in model.named_parameters()]
+    lines = [row.split() for row in table.splitlines()[2:]]
+    rows = {name: row for row in lines for name in spelt_out(row[0])}
+    assert sorted(rows) == sorted(name for name, _ in model.named_parameters())
     marked = {name for name, row in rows.items() if row[2:4] == ["?", "?"]}
     assert marked == {name for name in rows if ".n1." in name or ".n2." in name}
     first, *rest = below.splitlines()
@@ -229,7 +230,7 @@ def test_commands_name_the_flag(
     assert len(error) < 300
     code, table, error = command(monkeypatch, capsys, "inspect", "my_gpt:make", *SIZE)
     assert code == 2
-    assert "h.1.mlp.c_fc.weight" in table
+    assert "h.0-1.mlp.c_fc.weight" in table
     assert "--override" in error
     flag = next(line for line in table.splitlines() if "--override" in line)
     words = shlex.split(flag.partition(": ")[2])

@@ -16,6 +16,7 @@ from completedp.apply.cautions import head_size_caution
 from completedp.apply.classify import Reading, classify, read
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.probe import probe
+from completedp.apply.table import merged_name
 from completedp.apply.unknown import advice
 
 _COLUMNS = ("name", "shape", "role", "type", "layer", "width", "how")
@@ -30,7 +31,7 @@ def inspect_model(
     *,
     small: Callable[[], nn.Module | None] | None = None,
 ) -> str:
-    """One row for every trainable tensor, in the model's order, and what was seen by running it.
+    """Every trainable tensor, a row for those alike in all blocks, and what was seen by running it.
 
     The model may be on meta. Where it is too large to be run, `small` makes a small copy of it.
     A tensor that nobody can classify is marked, with the overrides below that would name it.
@@ -62,13 +63,14 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     for column in _COLUMNS:
         justify = "right" if column in _NUMBERS else "left"
         table.add_column(column, justify=justify, no_wrap=True)
-    for row in rows:
+    for alike in _folded(rows):
+        row, layers = alike[0], dict.fromkeys(str(each["layer"]) for each in alike)
         table.add_row(
-            row["name"],
+            merged_name([each["name"] for each in alike]),
             "x".join(map(str, row["shape"])),
             row["role"] or UNKNOWN,
             row["type"] or UNKNOWN,
-            "" if row["layer"] is None else str(row["layer"]),
+            "" if row["layer"] is None else merged_name(list(layers)),
             "" if row["width"] is None else str(row["width"]),
             row["how"] or "",
         )
@@ -76,6 +78,16 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     # As wide as the names ask for: a name that is cut off is of no use to an override.
     Console(file=text, width=10_000, color_system=None).print(table, highlight=False)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
+
+
+def _folded(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Tensors that differ in the numbers of their names alone, in the order of the first ones."""
+    found: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        words = tuple("" if word.isdigit() else word for word in row["name"].split("."))
+        what = (tuple(row["shape"]), row["role"], row["type"], row["width"], row["how"])
+        found.setdefault((words, what, row["layer"] is None), []).append(row)
+    return list(found.values())
 
 
 def _probed(
