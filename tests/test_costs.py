@@ -218,6 +218,7 @@ def test_anyway_begins(
     assert "give --dry-run with it" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of so small a base
 @pytest.mark.parametrize("verb", ["search start", "search start --dry-run", "train"])
 def test_a_model_that_fails_is_said_before_anything_is_written(
     verb: str,
@@ -231,7 +232,6 @@ def test_a_model_that_fails_is_said_before_anything_is_written(
     words = [*verb.split(), *sizes.split(), "--data", data, "--model", "own_models:nano"]
     out = ("--out", "run") if verb == "train" else ("--store", "search.db")
     words += [out[0], str(tmp_path / out[1])]
-    monkeypatch.setattr(warnings, "filters", [("ignore", None, UserWarning, None, 0)])
     assert run(words, monkeypatch) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "own_models:nano fails on a batch: IndexError" in said

@@ -16,7 +16,7 @@ from completedp.apply.cautions import head_size_caution
 from completedp.apply.classify import Reading, classify, read
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.probe import probe
-from completedp.apply.table import merged_name
+from completedp.apply.table import merged_name, words_of
 from completedp.apply.unknown import advice
 
 _COLUMNS = ("name", "shape", "role", "type", "layer", "width", "how")
@@ -84,7 +84,7 @@ def _folded(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Tensors that differ in the numbers of their names alone, in the order of the first ones."""
     found: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        words = tuple("" if word.isdigit() else word for word in row["name"].split("."))
+        words = words_of(row["name"])
         what = (tuple(row["shape"]), row["role"], row["type"], row["width"], row["how"])
         found.setdefault((words, what, row["layer"] is None), []).append(row)
     return list(found.values())

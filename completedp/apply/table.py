@@ -162,12 +162,16 @@ def merged_name(names: Sequence[str]) -> str:
     'layers.1,3-4.up, head'
     """
     alike: dict[tuple[str, ...], list[str]] = {}
-    for name in names:  # with the same words, whatever their numbers
-        words = tuple("" if word.isdigit() else word for word in name.split("."))
-        alike.setdefault(words, []).append(name)
+    for name in names:
+        alike.setdefault(words_of(name), []).append(name)
     if len({len(words) for words in alike}) == 1 and (one := _product(names)):
         return one
     return ", ".join(_product(some) or ", ".join(some) for some in alike.values())
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """The words of a tensor's name, whatever its numbers: tensors of all blocks have the same."""
+    return tuple("" if word.isdigit() else word for word in name.split("."))
 
 
 def _product(names: Sequence[str]) -> str | None:

@@ -185,7 +185,7 @@ class Recipe:
 
     @classmethod
     def find(cls, name_or_path: Recipe | str | Path) -> Recipe:
-        """A recipe that ships with the package, or a file: what `--recipe` takes. One is itself."""
+        """A shipped recipe by its name, or a file, as `--recipe` takes them; a recipe is itself."""
         if isinstance(name_or_path, Recipe):
             return name_or_path
         if name_or_path in cls.names():
