@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import measured
 from recipes_compared import paired
 
 from completedp.lm.shape import Shape
@@ -27,6 +29,7 @@ from completedp.training.runner import Runner
 
 FIRST_SEED = 8_000_000
 COORDINATE = "lr/global"
+FOUND = measured.FOLDER / "regret.json"
 
 
 def moved(recipe: Recipe, octaves: float) -> Recipe:
@@ -40,6 +43,22 @@ def regret(losses: Mapping[float, Sequence[float]]) -> tuple[float, float, float
     """What the best of the rates gains over the recipe's own, by seed, and an interval of 95 %."""
     best = min(losses, key=lambda octaves: statistics.fmean(losses[octaves]))
     return paired(losses[0.0], losses[best])
+
+
+def found() -> dict[str, Any]:
+    """What was measured of the recipe that ships, kept in the repository."""
+    return json.loads(FOUND.read_text(encoding="utf-8"))
+
+
+def table(of: Mapping[str, Any]) -> str:
+    """The mean loss for every rate, and the gain over the recipe's own on the same seeds."""
+    losses = dict(of["losses"])
+    lines = ["| learning rates | loss | gain |", "| --- | --- | --- |"]
+    for octaves, each in losses.items():
+        mean, low, high = paired(losses[0.0], each)
+        gain = f"{mean:.4f} [{low:.4f}, {high:.4f}]" if octaves else ""
+        lines.append(f"| {octaves:+g} octaves | {statistics.fmean(each):.4f} | {gain} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -72,8 +91,8 @@ def main() -> None:
         print(f"  {octaves:+g} octaves  {statistics.fmean(each):.4f}  {each}")
     mean, low, high = regret(losses)
     print(f"at {scale}: regret {mean:.4f} [{low:.4f}, {high:.4f}]")
-    found = {"recipe": args.recipe, "scale": scale.to_dict(), "losses": list(losses.items())}
-    args.out.write_text(json.dumps(found, indent=1))
+    kept = {"recipe": args.recipe, "scale": scale.to_dict(), "losses": list(losses.items())}
+    args.out.write_text(json.dumps(kept, indent=1))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import model_checks  # noqa: E402
 import planted_errors  # noqa: E402
 import qk_norm_gradients  # noqa: E402
 import recipes_compared  # noqa: E402
+import regret  # noqa: E402
 import scaling_checks  # noqa: E402
 import timings  # noqa: E402
 import transfer  # noqa: E402
@@ -49,6 +50,11 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         "benchmarks.md",
         lambda: timings.optimizer_table(timings.found("cpu", "optimizer")),
     ),
+    "optimizer on an H200": (
+        "benchmarks.md",
+        lambda: timings.optimizer_table(timings.found("cuda", "optimizer")),
+    ),
+    "regret": ("recipes.md", lambda: regret.table(regret.found())),
     "recipes compared": ("recipes.md", recipes_compared.table),
     "models": ("checks.md", lambda: model_checks.table(measured.read(model_checks.DATA))),
 }

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import headline_tables
 import pytest
 import timings
 from data_tables import ROOT, TABLES, with_table
@@ -110,3 +111,24 @@ def test_what_the_readme_says_of_the_default_recipe_was_measured() -> None:
         shown = [f"{mean:.2f}{{}} [{low:.2f}, {high:.2f}]" for mean, low, high in found]
         assert any(shown[0].format(unit) in said for unit in ("", " nats"))
         assert shown[1].format("") in said
+
+
+def test_what_the_readme_says_of_the_headline_was_measured() -> None:
+    """Its speed-ups, over both baselines at the base and at the target, are those of the figure."""
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    base, *_, target = headline_tables.found()["numbers"]["scales"]
+    assert f"to {target['flops_ratio']:.0f} times the FLOP" in said
+    for arm, form in (("global", "worth {} times the tokens there"), ("uniform", "it is {}.")):
+        gain = target[f"speedup_over_{arm}"]
+        shown = f"{gain['speedup']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}]"
+        assert form.format(shown) in said
+    two = [f"{base[f'speedup_over_{arm}']['speedup']:.2f}" for arm in ("global", "uniform")]
+    assert f"At the base the two are {' and '.join(two)}." in said
+
+
+def test_what_the_readme_says_of_adamw_was_measured() -> None:
+    """Its time with a group for each module, against torch's with one, is that of the benchmark."""
+    ratios = timings.found("cuda", "optimizer")["ratios"].values()
+    times = sorted(ratio["completedp_over_one_group"] for ratio in ratios)
+    said = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"takes {times[0]:.2f} to {times[-1]:.2f} of the time of torch's with one" in said

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from completedp.evidence.figures.bowl import Losses, Range, bottom, mean_losses, next_points
 from completedp.evidence.figures.drawing import INK
 from completedp.evidence.figures.figure import (
+    FAIL,
     Finding,
     Found,
     Setting,
@@ -82,11 +83,7 @@ class Sweep:
     def judge(self, at: SweepSize, measured: Mapping[Curve, Losses]) -> Found:
         """The verdict on measured curves, and the drawing."""
         rows = {line: rows_of(line, at, measured) for line in at.lines}
-        findings = [
-            finding
-            for line in at.lines
-            if (finding := self._finding(line, rows[line], at.over.seeds)) is not None
-        ]
+        findings = [finding for line in at.lines for finding in self._findings(line, at, measured)]
         every = [row for of_line in rows.values() for row in of_line]
         return Found(
             findings=findings,
@@ -96,11 +93,24 @@ class Sweep:
             svg=draw(self, at, measured, rows),
         )
 
-    def _finding(self, line: Line, rows: Sequence[Row], seeds: int) -> Finding | None:
+    def _findings(
+        self, line: Line, at: SweepSize, measured: Mapping[Curve, Losses]
+    ) -> list[Finding]:
+        """What is expected of a line and, where it does not stay, whether it would from the next
+        factor on: then the base was too small."""
         if line.expects is None:
-            return None
-        last = rows[-1]
-        over = f"over x{last.factor} in {self.axis}"
+            return []
+        whole = self._finding(line, rows_of(line, at, measured))
+        if line.expects != STAYS or whole.verdict != FAIL or len(at.factors) < 3:
+            return [whole]
+        later = replace(at, factors=at.factors[1:])
+        return [whole, self._finding(line, rows_of(line, later, measured))]
+
+    def _finding(self, line: Line, rows: Sequence[Row]) -> Finding:
+        first, last = rows[0].factor, rows[-1]
+        over = f"over x{last.factor // first} in {self.axis}"
+        if first > 1:
+            over += f" from x{first} on"
         size = interval = None
         if last.drift is not None and last.half is not None:
             size, interval = abs(last.drift), size_of_change(last.drift, last.half)
