@@ -381,17 +381,24 @@ def _paired_half(cells: Sequence[Sequence[float]]) -> float | None:
     return student(freedom) * math.sqrt(2 * float((left**2).sum()) / freedom)
 
 
+def _times(found: Mapping[str, float | None]) -> str:
+    shown = "not measured" if found["speedup"] is None else f"{found['speedup']:.2f}"
+    if found["low"] is not None:
+        high = "-" if found["high"] is None else f"{found['high']:.2f}"
+        shown += f" [{found['low']:.2f}, {high}]"
+    return shown
+
+
 def _table(rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float]) -> str:
-    titles = " ".join(f"{arm:>10}" for arm in rows[0]["means"])
-    out = [f"{'FLOP':>8} {titles} {'speed-up over global':>26}"]
+    arms = list(rows[0]["means"])
+    others = [arm for arm in arms if arm != MODULE]
+    titles = " ".join(f"{arm:>8}" for arm in arms)
+    titles += "".join(f" {'times over ' + arm:>19}" for arm in others)
+    out = [f"{'FLOP':>7} {titles}"]
     for row in rows:
-        means, found = row["means"], row["speedup_over_global"]
-        shown = "not measured" if found["speedup"] is None else f"{found['speedup']:.2f}"
-        if found["low"] is not None:
-            high = "-" if found["high"] is None else f"{found['high']:.2f}"
-            shown += f" [{found['low']:.2f}, {high}]"
-        columns = " ".join(f"{mean:>10.4f}" for mean in means.values())
-        out.append(f"{'x' + format(row['flops_ratio'], ',.0f'):>8} {columns} {shown:>26}")
+        columns = " ".join(f"{row['means'][arm]:>8.4f}" for arm in arms)
+        columns += "".join(f" {_times(row[f'speedup_over_{arm}']):>19}" for arm in others)
+        out.append(f"{'x' + format(row['flops_ratio'], ',.0f'):>7} {columns}")
     if regret:
         lost = ", ".join(f"{arm} {nats:.4f}" for arm, nats in regret.items())
         out.append(f"regret of the learning rate at the target: {lost}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from completedp.evidence.figures.drawing import BLUE, INK, canvas, finish
+from completedp.evidence.figures.drawing import INK, canvas, finish
 
 
 def draw(
@@ -25,10 +25,10 @@ def draw(
     `colours` are by arm; `other` is the arm that the losses are drawn from. `moved` has, by arm,
     the losses at the target by octaves of the learning rate; without any there is no panel.
     """
-    below = f"{below} Fresh seeds, bars of one standard error."
+    below = f"{below} Fresh seeds. Bars: one standard error of losses, 95 % of tokens."
     with canvas(1, 3 if moved else 2, claim, below, panel=(3.6, 3.2)) as (figure, grid):
         _draw_losses(grid[0][0], rows, colours, other)
-        _draw_speedups(grid[0][1], rows)
+        _draw_speedups(grid[0][1], rows, colours)
         if moved:
             _draw_moved(grid[0][2], moved, colours)
         return finish(figure)
@@ -56,25 +56,35 @@ def _draw_losses(
     panel.legend()
 
 
-def _draw_speedups(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    for row in rows:
-        found = row["speedup_over_global"]
-        value, low, high = found["speedup"], found["low"], found["high"]
-        if low is None:
+def _draw_speedups(
+    panel: Any, rows: Sequence[Mapping[str, Any]], colours: Mapping[str, str]
+) -> None:
+    others = [arm for arm in colours if f"speedup_over_{arm}" in rows[0]]
+    for place, arm in enumerate(others):
+        beside = 1.12 ** (place - (len(others) - 1) / 2)  # bars of one scale do not hide each other
+        told = [(row["flops_ratio"] * beside, row[f"speedup_over_{arm}"]) for row in rows]
+        told = [(ratio, found) for ratio, found in told if found["low"] is not None]
+        if not told:
             continue
-        up = 0.0 if high is None else max(0.0, high - value)
+        values = [found["speedup"] for _, found in told]
+        down = [max(0.0, found["speedup"] - found["low"]) for _, found in told]
+        up = [max(0.0, (found["high"] or 0.0) - found["speedup"]) for _, found in told]
         panel.errorbar(
-            [row["flops_ratio"]],
-            [value],
-            yerr=[[max(0.0, value - low)], [up]],
-            color=BLUE,
+            [ratio for ratio, _ in told],
+            values,
+            yerr=[down, up],
+            color=colours[arm],
+            linestyle="none",
             marker="o",
             capsize=3,
+            label=arm,
         )
+    if panel.has_data():
+        panel.legend()
     panel.axhline(1.0, color=INK, linewidth=0.8)
     panel.set_xscale("log")
     panel.set_xlabel("FLOP, times the base's")
-    panel.set_title("tokens that global values need", loc="left")
+    panel.set_title("tokens needed for module's loss", loc="left")
 
 
 def _draw_moved(
