@@ -426,7 +426,23 @@ def test_recipes_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert rows["init_std/type/embedding"] == ["x5.063", "x1"]
     assert "alpha" not in rows
     assert verb("compare", "default", "adamw-reference").run() == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.startswith("qkv ") for line in lines)  # the base's width says it
+
+
+def test_many_multipliers_are_compared_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where two recipes differ in many, a cell is the second's over the first's."""
+    assert verb("compare", "strong-global", "default").run() == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    begin = lines.index(["multipliers", "of", "default,", "in", "those", "of", "strong-global:"])
+    one, other = (Recipe.shipped(name) for name in ("strong-global", "default"))
+    assert lines[begin + 1][0] == "lr"
+    assert lines[begin + 2][:2] == ["every", "tensor"]
+    ratio = 2 ** (other.hyperparameters.log2["lr/global"] - one.hyperparameters.log2["lr/global"])
+    assert lines[begin + 2][2] == f"x{ratio:.3g}"
+    attn = next(line for line in lines if line[:1] == ["attn"])
+    assert attn[1:] == [f"x{2 ** other.hyperparameters.log2['residual/type/attn']:.3g}"]
 
 
 def test_recipes_as_json(capsys: pytest.CaptureFixture[str]) -> None:

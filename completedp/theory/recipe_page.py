@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -21,6 +21,8 @@ from completedp.theory.trust import shown_ranges
 
 WIDTH = 80
 """Columns that a page keeps to."""
+_FEW = 12
+"""Multipliers of two recipes that are told one by one where they differ."""
 _COLUMNS = {
     "lr": "lr",
     "weight_decay": "decay",
@@ -61,20 +63,29 @@ def recipe_line(recipe: Recipe) -> str:
 
 
 def compare_page(names: Sequence[str], recipes: Sequence[Recipe]) -> str:
-    """What differs between two recipes, a row for each thing; words on where they are from do not
-    count."""
-    rows = []
-    for key, (a, b) in differences(*recipes).items():
+    """What differs between two recipes: a row for each thing, but many multipliers are a table of
+    how many times the first's the second's are. Words on where they are from do not count."""
+    (one, two), rows, multipliers = recipes, [], {}
+    for key, (a, b) in differences(one, two).items():
         section, _, rest = key.partition(".")
         if section == "log2_multipliers":
-            rows.append((rest, f"x{2.0**a:.4g}", f"x{2.0**b:.4g}"))
+            multipliers[rest] = a, b
+        elif section == "widths" and a and b and a * two.base.width == b * one.base.width:
+            continue  # a base of another width
         elif section not in ("schema", "provenance", "evidence"):
             rows.append((rest or key, _short(a), _short(b)))
     known = [_facts(recipe) for recipe in recipes]
     rows += [(key, text, known[1][key]) for key, text in known[0].items() if text != known[1][key]]
-    if not rows:
+    table = []
+    if len(multipliers) <= _FEW:
+        rows = [(key, *(f"x{2.0**x:.4g}" for x in ab)) for key, ab in multipliers.items()] + rows
+    else:
+        table = [f"multipliers of {names[1]}, in those of {names[0]}:"]
+        table += _grid({key: b - a for key, (a, b) in multipliers.items()}, recipes)
+    if not rows and not table:
         return f"{names[0]} and {names[1]} do not differ"
-    return "\n".join(_three_columns(("", *names), rows))
+    head = _three_columns(("", *names), rows) if rows else []
+    return "\n".join([*head, *([""] if head and table else []), *table])
 
 
 def _three_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -175,13 +186,18 @@ def _multipliers(recipe: Recipe) -> list[str]:
     log2 = {name: value for name, value in recipe.hyperparameters.log2.items() if value != 0}
     if not log2:
         return ["multipliers: none, every module has the values above"]
+    return ["multipliers of these values:", *_grid(log2, [recipe])]
+
+
+def _grid(log2: Mapping[str, float], recipes: Iterable[Recipe]) -> list[str]:
+    """Factors by place and tunable, in a table."""
     rows: dict[str, dict[str, float]] = {}
     for name, value in log2.items():
         tunable, *place = name.split("/")
         rows.setdefault(_place(place), {})[tunable] = 2.0**value
     order = ["every tensor", *MODULE_TYPES, *BRANCHES]
     ranked = sorted(rows, key=lambda row: order.index(row) if row in order else len(order))
-    tunables = tunables_of(recipe.rules.optimizers)
+    tunables = tunables_of(dict.fromkeys(o for recipe in recipes for o in recipe.rules.optimizers))
     columns = [tunable for tunable in tunables if any(tunable in row for row in rows.values())]
     table = [["", *(_COLUMNS.get(tunable, tunable) for tunable in columns)]]
     for row in ranked:
@@ -192,7 +208,7 @@ def _multipliers(recipe: Recipe) -> list[str]:
     for first, *cells in table:
         padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append(f"  {first.ljust(widths[0])} {' '.join(padded)}".rstrip())
-    return ["multipliers of these values:", *lines]
+    return lines
 
 
 def _place(parts: list[str]) -> str:
