@@ -89,10 +89,11 @@ WITH_PARTS = {
     "words", [(verb, *part) for verb in VERBS for part in WITH_PARTS.get(verb, ((),))]
 )
 def test_every_verb_has_help_and_json(words: tuple[str, ...]) -> None:
-    """Each verb, and each part of one, explains itself and can print JSON."""
+    """Each verb, and each part of one, explains itself in what may be typed, and prints JSON."""
     result = run(*words, "--help")
     assert result.returncode == 0
     assert "--json" in result.stdout
+    assert "{None}" not in result.stdout
 
 
 def test_plan_prints_and_explains(
@@ -394,6 +395,8 @@ def test_version_and_bare_commands(
         ("recipe shwo", "did you mean show?"),
         ("search start --spcae x", "did you mean --space? (see completedp search start --help)"),
         ("inspect own.py:make", "'own.py:make': give the module, as import does: own:make"),
+        ("sweep --peak hig", "'hig' is not a number (0.5, 1e-3)"),
+        ("coordcheck --widths 64 all", "'all' is not a whole number"),
         ("plan --width 500", "error: width 500 is not divisible by head_dim 64"),
         ("plan --width 500", "the next one is 512"),
         ("plan --explain qkv", "did you mean blocks.0.attn.qkv.weight or"),
