@@ -9,8 +9,8 @@
     python benchmarks/shipped_recipes.py ship found.json completedp/recipes/default.json
 
 The trials are in data/headline/default.db.xz, what was found in default.json beside it.
-`strong-global` is made in the same way from global.json, with `--space global --trials 64`, the
-study `global`, and the first of the rungs.
+`strong-global` is made in the same way from global.json, with `--space global --trials 64` and the
+study `global`.
 
 `begin` gives the recipe heads of 64, which more models have than 32, and the beta rule `power`,
 under which no beta leaves (0, 1) however short a run is. What was measured was measured without

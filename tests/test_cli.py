@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from completedp import __version__
-from completedp.cli.main import _parse, main, parse_count
+from completedp.cli.main import _parse, main
 from completedp.cli.shared import VERBS, Verb, as_config
+from completedp.cli.values import parse_count
 from completedp.lm.transformer import ModelConfig, Transformer
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
@@ -395,7 +396,7 @@ def test_version_and_bare_commands(
         ("recipe shwo", "did you mean show?"),
         ("search start --spcae x", "did you mean --space? (see completedp search start --help)"),
         ("inspect own.py:make", "'own.py:make': give the module, as import does: own:make"),
-        ("sweep --peak hig", "'hig' is not a number (0.5, 1e-3)"),
+        ("figure lr-width --peak hig", "'hig' is not a number (0.5, 1e-3)"),
         ("coordcheck --widths 64 all", "'all' is not a whole number"),
         ("plan --width 500", "error: width 500 is not divisible by head_dim 64"),
         ("plan --width 500", "the next one is 512"),

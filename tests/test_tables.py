@@ -118,7 +118,7 @@ def test_what_the_readme_says_of_the_headline_was_measured() -> None:
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     base, *_, target = headline_tables.found()["numbers"]["scales"]
     assert f"to {target['flops_ratio']:.0f} times the FLOP" in said
-    for arm, form in (("global", "worth {} times the tokens there"), ("uniform", "it is {}.")):
+    for arm, form in (("global", "need {} times the tokens"), ("uniform", "they need {} times.")):
         gain = target[f"speedup_over_{arm}"]
         shown = f"{gain['speedup']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}]"
         assert form.format(shown) in said

@@ -58,7 +58,7 @@ class SlotsBenchConfig:
 class OptimizerBenchConfig:
     """Which shapes of model AdamW is timed on."""
 
-    shapes: tuple[Literal["tiny", "124m", "1b", "7b"], ...] | None = None
+    shapes: tuple[Literal["tiny", "124m", "1b", "7b"], ...] = ()
     """Reference models; if not given 124m, 1b and 7b on a GPU, tiny on a CPU."""
     steps: int = 20
     """Steps timed at once; the median of five such times is reported."""
@@ -67,8 +67,8 @@ class OptimizerBenchConfig:
 
     def __post_init__(self) -> None:
         check_number("steps", self.steps, low=1)
-        if self.shapes is not None and len(set(self.shapes)) != max(len(self.shapes), 1):
-            raise CompletedpError(f"shapes = {list(self.shapes)} must name one or more, each once")
+        if len(set(self.shapes)) != len(self.shapes):
+            raise CompletedpError(f"shapes = {list(self.shapes)} must name each once")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
 
 import tyro
@@ -22,10 +22,10 @@ from tyro.conf import OmitArgPrefixes, subcommand
 import completedp
 from completedp.cli.shared import VERBS, Verb
 from completedp.cli.suggest import known_command, mistyped
+from completedp.cli.values import value_of_a_flag
 from completedp.common.checks import printable
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import Command, running
-from completedp.theory.scale import Factor, Size
 
 # The verbs, in the order in which help lists them: a new one is a file and a line here.
 # isort: off
@@ -93,79 +93,10 @@ def _or_help(arguments: list[str]) -> list[str]:
     return [*arguments, "--help"] if parts or not arguments else arguments
 
 
-def parse_count(text: str) -> int:
-    """A whole number as people write them: 65536, 16_384, 1e9, 16M, 1.5B."""
-    factor = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}.get(text[-1:].lower(), 1)
-    digits = text[:-1] if factor > 1 else text
-    try:
-        value = int(digits) * factor if re.fullmatch(r"[+-]?[\d_]+", digits) else None
-        value = float(digits) * factor if value is None else value
-    except ValueError:
-        raise ValueError(f"{text!r:.40} is not a whole number (65536, 1e9, 16M)") from None
-    if value != value or value in (float("inf"), float("-inf")) or value != int(value):
-        raise ValueError(f"{text!r:.40} is not a whole number (65536, 1e9, 16M)")
-    return int(value)
-
-
-def parse_real(text: str) -> float:
-    """A number; its error quotes what was typed."""
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r:.40} is not a number (0.5, 1e-3)") from None
-
-
-def parse_size(text: str) -> Size:
-    """A whole number, or a factor of the base (4x)."""
-    return Factor.parse(text) if text[-1:] in ("x", "X") else parse_count(text)
-
-
-_VALUES: dict[Any, tuple[str, Callable[[str], Any], Any]] = {
-    str: ("STR", str, str),
-    int: ("INT", parse_count, int),
-    float: ("FLOAT", parse_real, int | float),
-    Size: ("INT|4x", parse_size, int | Factor),
-}
-"""By the type of a flag: what help calls its value, what reads it, and what that gives."""
-
-
-def _value_of_a_flag(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-    """How a flag's value is read, or None where tyro's own way will do.
-
-    Of a flag that may be left out, help shows what may be typed and not `{None}|INT`.
-    """
-    spec = tyro.constructors.PrimitiveConstructorSpec
-    for kind, (metavar, parse, made) in _VALUES.items():
-        if info.type in (kind, kind | None):
-            optional = info.type != kind
-            return spec(
-                nargs=1,
-                metavar=metavar,
-                instance_from_str=lambda args: (
-                    None if optional and args[0] == "None" else parse(args[0])
-                ),
-                is_instance=lambda x: isinstance(x, made) or (optional and x is None),
-                str_from_instance=lambda x: [str(x)],
-            )
-        if info.type == tuple[kind, ...] | None:
-            return spec(
-                nargs="*",
-                metavar=f"{metavar} [{metavar} ...]",
-                instance_from_str=lambda args: (
-                    None if args == ["None"] else tuple(parse(arg) for arg in args)
-                ),
-                is_instance=lambda x: (
-                    x is None or (isinstance(x, tuple) and all(isinstance(y, made) for y in x))
-                ),
-                str_from_instance=lambda x: ["None"] if x is None else [str(y) for y in x],
-            )
-    return None
-
-
 def _parse(arguments: list[str]) -> Verb:
     """tyro's parse, its boxed errors made one line."""
     registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_value_of_a_flag)
+    registry.primitive_rule(value_of_a_flag)
     verbs: Any = tuple(
         Annotated[cls, subcommand(name, description=cls.__doc__)] for name, cls in VERBS.items()
     )

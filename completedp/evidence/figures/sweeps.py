@@ -83,34 +83,34 @@ class Sweep:
     def judge(self, at: SweepSize, measured: Mapping[Curve, Losses]) -> Found:
         """The verdict on measured curves, and the drawing."""
         rows = {line: rows_of(line, at, measured) for line in at.lines}
-        findings = [finding for line in at.lines for finding in self._findings(line, at, measured)]
+        findings = {
+            line: self._finding(line, of_line)
+            for line, of_line in rows.items()
+            if line.expects is not None
+        }
+        failed = [
+            line
+            for line, finding in findings.items()
+            if line.expects == STAYS and finding.verdict == FAIL and len(at.factors) > 2
+        ]
+        later = replace(at, factors=at.factors[1:])
+        again = [_plain(rows_of(line, later, measured)[-1]) for line in failed]
         every = [row for of_line in rows.values() for row in of_line]
         return Found(
-            findings=findings,
-            numbers={"limit": self.limit, "curves": [_plain(row) for row in every]},
+            findings=list(findings.values()),
+            numbers={
+                "limit": self.limit,
+                "curves": [_plain(row) for row in every],
+                "from_the_second": again,
+            },
             raw=_raw(measured, at),
-            text=table(every),
+            text="\n".join([table(every), *(_since(later.factors[0], row) for row in again)]),
             svg=draw(self, at, measured, rows),
         )
 
-    def _findings(
-        self, line: Line, at: SweepSize, measured: Mapping[Curve, Losses]
-    ) -> list[Finding]:
-        """What is expected of a line and, where it does not stay, whether it would from the next
-        factor on: then the base was too small."""
-        if line.expects is None:
-            return []
-        whole = self._finding(line, rows_of(line, at, measured))
-        if line.expects != STAYS or whole.verdict != FAIL or len(at.factors) < 3:
-            return [whole]
-        later = replace(at, factors=at.factors[1:])
-        return [whole, self._finding(line, rows_of(line, later, measured))]
-
     def _finding(self, line: Line, rows: Sequence[Row]) -> Finding:
-        first, last = rows[0].factor, rows[-1]
-        over = f"over x{last.factor // first} in {self.axis}"
-        if first > 1:
-            over += f" from x{first} on"
+        last = rows[-1]
+        over = f"over x{last.factor} in {self.axis}"
         size = interval = None
         if last.drift is not None and last.half is not None:
             size, interval = abs(last.drift), size_of_change(last.drift, last.half)
@@ -123,6 +123,14 @@ class Sweep:
         return judged(
             f"{claim} octaves {over}", size, interval, unit="octaves", at_least=self.limit
         )
+
+
+def _since(factor: int, row: Mapping[str, Any]) -> str:
+    """Whether a drift that is too large is at its small end. No verdict: it was asked for after."""
+    drift, half = (row[key] for key in ("drift", "half"))
+    shown = "not measured" if drift is None else f"{drift:+.2f}"
+    shown += "" if half is None else f" +- {half:.2f}"
+    return f"{row['line']}, from x{factor} on to x{row['factor']}: {shown} octaves"
 
 
 def measure(lab: Lab, at: SweepSize, vary: str) -> dict[Curve, Losses]:

@@ -1,0 +1,100 @@
+"""What may be typed for a flag: numbers as people write them, and what help calls them.
+
+tyro reads these types as Python does, and shows a flag that may be left out as `{None}|INT`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from completedp.theory.scale import Factor, Size
+
+NOT_GIVEN = "None"
+"""May be typed for a flag that may be left out, as Python has it."""
+
+
+def parse_count(text: str) -> int:
+    """A whole number as people write them: 65536, 16_384, 1e9, 16M, 1.5B."""
+    factor = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}.get(text[-1:].lower(), 1)
+    digits = text[:-1] if factor > 1 else text
+    try:
+        value = int(digits) * factor if re.fullmatch(r"[+-]?[\d_]+", digits) else None
+        value = float(digits) * factor if value is None else value
+    except ValueError:
+        raise ValueError(f"{text!r:.40} is not a whole number (65536, 1e9, 16M)") from None
+    if value != value or value in (float("inf"), float("-inf")) or value != int(value):
+        raise ValueError(f"{text!r:.40} is not a whole number (65536, 1e9, 16M)")
+    return int(value)
+
+
+def parse_real(text: str) -> float:
+    """A number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r:.40} is not a number (0.5, 1e-3)") from None
+
+
+def parse_size(text: str) -> Size:
+    """A whole number, or a factor of the base (4x)."""
+    return Factor.parse(text) if text[-1:] in ("x", "X") else parse_count(text)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A type of flag."""
+
+    made: Any
+    """What its values are."""
+    metavar: str
+    """What help calls them."""
+    parse: Callable[[str], Any]
+
+    def one(self, *, optional: bool) -> PrimitiveConstructorSpec[Any]:
+        """For a flag of one value."""
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=self.metavar,
+            instance_from_str=lambda words: (
+                None if optional and words == [NOT_GIVEN] else self.parse(words[0])
+            ),
+            is_instance=lambda x: (optional and x is None) or isinstance(x, self.made),
+            str_from_instance=lambda x: [str(x)],
+        )
+
+    def many(self) -> PrimitiveConstructorSpec[Any]:
+        """For a flag of one or more values that may be left out."""
+        return PrimitiveConstructorSpec(
+            nargs="*",
+            metavar=f"{self.metavar} [{self.metavar} ...]",
+            instance_from_str=lambda words: (
+                None if words == [NOT_GIVEN] else tuple(self.parse(word) for word in words)
+            ),
+            is_instance=lambda x: (
+                x is None or (isinstance(x, tuple) and all(isinstance(y, self.made) for y in x))
+            ),
+            str_from_instance=lambda x: [NOT_GIVEN] if x is None else [str(y) for y in x],
+        )
+
+
+_KINDS: dict[Any, _Kind] = {
+    str: _Kind(str, "STR", str),
+    int: _Kind(int, "INT", parse_count),
+    float: _Kind(int | float, "FLOAT", parse_real),
+    Size: _Kind(int | Factor, "INT|4x", parse_size),
+}
+
+
+def value_of_a_flag(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """How a flag of a type is read; None where tyro's own way will do."""
+    for kind, made in _KINDS.items():
+        if info.type in (kind, kind | None):
+            return made.one(optional=info.type != kind)
+        if info.type == tuple[kind, ...] | None:
+            return made.many()
+    return None
