@@ -52,7 +52,7 @@ from completedp.studies.run import Best, best, trials_for_best
 from completedp.studies.status import _rate, status
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
-from completedp.theory.evidence import Rung, SearchRecord, Standing
+from completedp.theory.evidence import Evidence, Rung, SearchRecord, Standing
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
@@ -638,7 +638,8 @@ def test_a_failed_start_writes_nothing(data: str, tmp_path: Path, changes: dict[
 
 
 def test_a_store_is_not_written_over(data: str, store: Store, tmp_path: Path) -> None:
-    """`export` and `best` refuse an output that is a database or a folder, before any work."""
+    """`export` and `best` refuse an output that is a database or a folder, and `best` one that is
+    not a recipe of its study, before any work."""
     study = make_study(store, data)
     planted(study, data, [2.5, 2.0])
     file = tmp_path / "store.db"
@@ -647,5 +648,18 @@ def test_a_store_is_not_written_over(data: str, store: Store, tmp_path: Path) ->
     for out, words in ((str(file), "is a database"), (str(tmp_path), "is a folder"), (" ", "out")):
         assert words in error_of(ExportVerb(out=out, **where).run)
         assert words in error_of(BestVerb(out=out, **options).run)
+    (tmp_path / "notes.txt").write_text("mine")
+    recipe = Recipe.shipped("adamw-reference")
+    recipe.save(tmp_path / "mine.json")
+    other = SearchRecord(study="other", engine="recombine", space="type", trials=3, seed=0)
+    known = replace(recipe, evidence=Evidence(searches=(other,)))
+    known.save(tmp_path / "other.json")
+    for name, words in (
+        ("notes.txt", "is no recipe"),
+        ("mine.json", "is a recipe of no search"),
+        ("other.json", "is a recipe of the study 'other'"),
+    ):
+        assert words in error_of(BestVerb(out=str(tmp_path / name), **options).run)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
     assert study.counts()["finished"] == 2
     assert study.get_note("best") is None

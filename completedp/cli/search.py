@@ -20,6 +20,7 @@ from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.tasks.config import UNTIED, Sources
+from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
 
 if TYPE_CHECKING:
@@ -278,6 +279,7 @@ class BestVerb(Place, WorkerConfig, Sources, CostOptions):
         ratios = [Ratios.parse(text) for text in self.rungs]
         with Store(self.store, create=False) as store, shown_rungs() as progress:
             study = store.study(self.study)
+            _is_of(out, study.name)
             objective = Objective.of(study, sources, options)
             rungs = [objective.recipe.base.times(each) for each in ratios]
             most = trials_for_best(study, objective, rungs=rungs, seeds=self.seeds)
@@ -396,6 +398,23 @@ def _writable(out: str) -> Path:
             if file.read(len(_SQLITE)) == _SQLITE:
                 raise CompletedpError(f"{out!r} is a database, not to be lost: name another file")
     return path
+
+
+def _is_of(path: Path, study: str) -> None:
+    """What is there, if anything, is an earlier recipe of the study: nothing else is replaced."""
+    if not path.exists():
+        return
+    try:
+        evidence = Recipe.load(path).evidence
+    except CompletedpError:
+        raise CompletedpError(f"{str(path)!r} is no recipe: name another file for --out") from None
+    searches = evidence.searches if evidence else ()
+    if not searches or searches[-1].study != study:
+        whose = f"the study {searches[-1].study!r}" if searches else "no search"
+        raise CompletedpError(
+            f"{str(path)!r} is a recipe of {whose}, and this is {study!r}: name another file for "
+            "--out, or move that one away"
+        )
 
 
 def _print_status(study: Any, as_json: bool) -> None:
