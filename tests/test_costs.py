@@ -25,7 +25,7 @@ from completedp.tasks.losses import transformer_loss
 from completedp.tasks.task import make_task
 from completedp.theory.scale import Scale
 from completedp.training import estimate
-from completedp.training.cost import Cost, gpu_speed, training_cost
+from completedp.training.cost import Cost, Speed, gpu_speed, training_cost, utilisation
 from completedp.training.estimate import estimate_run, estimate_trials, sample
 
 CPU = torch.device("cpu")
@@ -83,6 +83,20 @@ def test_time_is_flop_over_speed() -> None:
     training = [cost.seconds(each) - cost.compiling(each) for each in (slow, fast)]
     assert training[0] == pytest.approx(2 * training[1])
     assert training[1] == pytest.approx(1e18 / (1e15 * 0.2))
+
+
+def test_a_gpu_does_fewer_flop_of_narrow_models() -> None:
+    """Trials of many widths take what those of each take at the part of the peak that it reaches."""
+    scales = [Scale(width=width, depth=2, batch=64, tokens=6400) for width in (64, 256, 4096)]
+    costs = [training_cost(scale, vocab=257, context=32, trials=3) for scale in scales]
+    speed = Speed(device="a GPU", flop_a_second=1e14, by_width=True)
+    each = [
+        cost.flop / (1e14 * utilisation(scale.width))
+        for cost, scale in zip(costs, scales, strict=True)
+    ]
+    assert sum(costs, Cost()).seconds(speed) == pytest.approx(sum(each))
+    plain = Speed(device="a CPU", flop_a_second=1e14)
+    assert sum(costs, Cost()).seconds(plain) == pytest.approx(sum(c.flop for c in costs) / 1e14)
 
 
 def test_what_is_left_of_a_study(data: str, tmp_path: Path) -> None:

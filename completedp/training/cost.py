@@ -23,6 +23,8 @@ class Cost:
     """Of all trials together."""
     tokens: int = 0
     flop: float = 0.0
+    at_peak: float = 0.0
+    """FLOP at a GPU's peak that take as long: of narrow models it does fewer a second."""
     shapes: int = 0
     """Programs to compile."""
     seconds_besides: float = 0.0
@@ -34,7 +36,8 @@ class Cost:
 
     def seconds(self, speed: Speed) -> float:
         """About how long it takes on a device."""
-        training = self.flop / speed.flop_a_second + self.steps * speed.each_step
+        flop = self.at_peak if speed.by_width else self.flop
+        training = flop / speed.flop_a_second + self.steps * speed.each_step
         return training + self.compiling(speed) + self.seconds_besides
 
     def compiling(self, speed: Speed) -> float:
@@ -61,6 +64,8 @@ class Speed:
 
     device: str
     flop_a_second: float
+    by_width: bool = False
+    """Whether those are a GPU's on the widest models."""
     each_step: float = 0.0
     """Seconds that a step of a trial takes besides."""
     compiling: float = 0.0
@@ -94,6 +99,7 @@ def cost_of(scale: Scale, flop: float, trials: float = 1) -> Cost:
         steps=count * scale.steps,
         tokens=count * scale.steps * scale.batch,
         flop=flop * trials,
+        at_peak=flop * trials / utilisation(scale.width),
         shapes=1,
     )
 

@@ -249,7 +249,7 @@ FIGURE = Annealing(
         ),
         "gpu": AnnealingSize(
             setting=setting(
-                "gpu", width=64, depth=4, sequences=8, steps=4096, changed={"lr": 2.0**-6}
+                "gpu", width=64, depth=4, sequences=8, steps=3072, changed={"lr": 2.0**-6}
             ),
             levels=5,
             intervals=16,

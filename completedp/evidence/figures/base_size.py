@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from completedp.evidence.figures.bowl import Losses, Range, bottom, planned_octaves
@@ -65,7 +65,7 @@ class BaseSize:
             total += at.setting.cost(scale, at.over.trials)
         last = _LINE.scale(at.setting.base, at.factors[-1])
         again = at.setting.cost(last, len(at.factors) * at.seeds)
-        return total + Cost(trials=again.trials, steps=again.steps, flop=again.flop)
+        return total + replace(again, shapes=0)
 
     def run(self, size: str, lab: Lab) -> Found:
         """Train, judge, draw."""
