@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from completedp.evidence.figures.headline import times_shown
 from completedp.theory.scale import Scale
 
 FOUND = Path(__file__).parent.parent / "docs" / "results" / "headline.json"
@@ -52,7 +53,7 @@ def speedups(of: Mapping[str, Any]) -> str:
     others = [arm for arm in rows[0]["losses"] if f"speedup_over_{arm}" in rows[0]]
     lines = _head(["FLOP", *(f"over {arm}" for arm in others)])
     for row in rows:
-        cells = [_times(row[f"speedup_over_{arm}"]) for arm in others]
+        cells = [times_shown(row[f"speedup_over_{arm}"]) for arm in others]
         lines.append(f"| x{row['flops_ratio']:,.0f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -79,14 +80,6 @@ def _shown(each: Sequence[float | None]) -> str:
         return "diverged"
     error = statistics.stdev(known) / math.sqrt(len(known))
     return f"{statistics.fmean(known):.4f} +- {error:.4f}"
-
-
-def _times(speedup: Mapping[str, float | None]) -> str:
-    value, low, high = speedup["speedup"], speedup["low"], speedup["high"]
-    if value is None:
-        return "not measured"
-    ends = "" if low is None else f" [{low:.2f}, {'-' if high is None else f'{high:.2f}'}]"
-    return f"{value:.2f}{ends}"
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_time_is_flop_over_speed() -> None:
 
 
 def test_a_gpu_does_fewer_flop_of_narrow_models() -> None:
-    """Trials of many widths take what those of each take at the part of the peak that it reaches."""
+    """Trials of many widths take what those of each take at the part of the peak they reach."""
     scales = [Scale(width=width, depth=2, batch=64, tokens=6400) for width in (64, 256, 4096)]
     costs = [training_cost(scale, vocab=257, context=32, trials=3) for scale in scales]
     speed = Speed(device="a GPU", flop_a_second=1e14, by_width=True)

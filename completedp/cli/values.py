@@ -68,7 +68,7 @@ class _Kind:
         )
 
     def many(self) -> PrimitiveConstructorSpec[Any]:
-        """For a flag of one or more values that may be left out."""
+        """For a flag of several values that may be left out."""
         return PrimitiveConstructorSpec(
             nargs="*",
             metavar=f"{self.metavar} [{self.metavar} ...]",

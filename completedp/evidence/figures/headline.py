@@ -381,12 +381,13 @@ def _paired_half(cells: Sequence[Sequence[float]]) -> float | None:
     return student(freedom) * math.sqrt(2 * float((left**2).sum()) / freedom)
 
 
-def _times(found: Mapping[str, float | None]) -> str:
-    shown = "not measured" if found["speedup"] is None else f"{found['speedup']:.2f}"
-    if found["low"] is not None:
-        high = "-" if found["high"] is None else f"{found['high']:.2f}"
-        shown += f" [{found['low']:.2f}, {high}]"
-    return shown
+def times_shown(speedup: Mapping[str, float | None]) -> str:
+    """A speed-up and its interval, for people."""
+    value, low, high = speedup["speedup"], speedup["low"], speedup["high"]
+    if value is None:
+        return "not measured"
+    ends = "" if low is None else f" [{low:.2f}, {'-' if high is None else f'{high:.2f}'}]"
+    return f"{value:.2f}{ends}"
 
 
 def _table(rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float]) -> str:
@@ -397,7 +398,7 @@ def _table(rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float]) -> st
     out = [f"{'FLOP':>7} {titles}"]
     for row in rows:
         columns = " ".join(f"{row['means'][arm]:>8.4f}" for arm in arms)
-        columns += "".join(f" {_times(row[f'speedup_over_{arm}']):>19}" for arm in others)
+        columns += "".join(f" {times_shown(row[f'speedup_over_{arm}']):>19}" for arm in others)
         out.append(f"{'x' + format(row['flops_ratio'], ',.0f'):>7} {columns}")
     if regret:
         lost = ", ".join(f"{arm} {nats:.4f}" for arm, nats in regret.items())
