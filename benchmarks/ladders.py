@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from completedp.studies.candidates import RECOMMENDED
+from completedp.studies.candidates import FIRST_STAGE, RECOMMENDED
 from completedp.theory.evidence import Evidence, Standing
 from completedp.theory.recipe import Recipe
 
@@ -24,14 +24,14 @@ _AGAIN = "the same, another seed"
 WAYS = {
     "staged-0": "`staged`",
     "staged-1": _AGAIN,
-    "sites-0": "`staged`, every other round at depth x2, tokens x2, 128 trials",
-    "sites-1": _AGAIN,
     "type-0": "`type`",
     "type-1": _AGAIN,
     "kronecker-0": "`kronecker`",
     "kronecker-1": _AGAIN,
     "global-0": "`global`",
     "global-1": _AGAIN,
+    "sites-0": "`global`, every other round at depth x2, tokens x2, 128 trials",
+    "sites-1": _AGAIN,
 }
 
 
@@ -57,8 +57,8 @@ def candidates_table() -> str:
     won: Counter[str] = Counter()
     for rung in rungs:
         means = {standing.candidate: standing.mean for standing in rung.standings}
-        if RECOMMENDED not in means:
-            continue
+        if RECOMMENDED not in means:  # a search in stages that ended within its first
+            means[RECOMMENDED] = means.pop(FIRST_STAGE)
         won[min(means, key=means.__getitem__)] += 1
         for name, mean in means.items():
             apart.setdefault(name, []).append(mean - means[RECOMMENDED])
