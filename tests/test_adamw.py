@@ -389,7 +389,8 @@ def test_bench_optimizer() -> None:
     assert found["ratios"]["tiny"]["torch_fused_over_completedp"] > 0
     assert "tiny: " in bench_optimizer_text(found)
     assert "steps = 0" in error_of(OptimizerBenchConfig, steps=0)
-    assert "shapes = []" in error_of(OptimizerBenchConfig, shapes=())
+    twice = error_of(OptimizerBenchConfig, shapes=("tiny", "tiny"))
+    assert "must name each once" in twice
 
 
 def compare_steps(dtype: torch.dtype, device: str, steps: int, **changes: Any) -> None:
