@@ -65,7 +65,7 @@ class Speed:
     device: str
     flop_a_second: float
     by_width: bool = False
-    """Whether those are a GPU's on the widest models."""
+    """Whether those are of a GPU's peak, of which a model reaches a part by its width."""
     each_step: float = 0.0
     """Seconds that a step of a trial takes besides."""
     compiling: float = 0.0
