@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,30 @@ def _findings(name: str, result: dict[str, Any]) -> list[str]:
         low, high = _number(finding["low"]), _number(finding["high"])
         cells += [f"{low} to {high}" if low and high else "", finding["verdict"]]
         lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
-    return lines
+    return lines + _drifts(result["numbers"].get("curves", ()))
+
+
+def _drifts(curves: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sweep's drifts, scale by scale: where it holds, and from where on it does not."""
+    factors = list(dict.fromkeys(curve["factor"] for curve in curves))[1:]
+    if not factors:
+        return []
+    found: dict[str, list[str]] = {}
+    for curve in curves:
+        if curve["factor"] in factors:
+            found.setdefault(curve["line"], []).append(_drift(curve))
+    title = " | ".join(f"x{factor}" for factor in factors)
+    rows = [f"| {line} | {' | '.join(cells)} |" for line, cells in found.items()]
+    head = [f"| octaves of drift (nats lost) | {title} |", "| --- " * (1 + len(factors)) + "|"]
+    return ["", *head, *rows]
+
+
+def _drift(curve: Mapping[str, Any]) -> str:
+    if curve["drift"] is None:
+        return "not bracketed"
+    half = "" if curve["half"] is None else f" +- {curve['half']:.2f}"
+    lost = "diverges" if curve["diverges"] else f"{curve['cost']:.3f}"
+    return f"{curve['drift']:+.2f}{half} ({lost})"
 
 
 def _number(value: float | None, unit: str = "") -> str:

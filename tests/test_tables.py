@@ -74,9 +74,17 @@ def finding(verdict: str, measured: float | None) -> dict[str, Any]:
     return {"claim": "a | b", "measured": measured, "unit": "octaves", "verdict": verdict} | ends
 
 
+def curve(factor: int, drift: float | None, *, diverges: bool = False) -> dict[str, Any]:
+    half = 0.25 if drift else None
+    cost = None if diverges else 0.0125
+    found = {"factor": factor, "drift": drift, "half": half, "cost": cost, "diverges": diverges}
+    return {"line": "by the rules"} | found
+
+
 @pytest.mark.parametrize("size", ["cpu", "gpu"])
 def test_results_are_read_from_their_files(size: str, tmp_path: Path) -> None:
-    """Verdicts are counted and every finding is listed; a cpu size does not count as run."""
+    """Verdicts are counted, every finding and a sweep's drifts are listed; a cpu size does not
+    count as run."""
     result = {
         "size": size,
         "data": "tokens",
@@ -85,6 +93,9 @@ def test_results_are_read_from_their_files(size: str, tmp_path: Path) -> None:
         "device": "a GPU",
         "versions": {"torch": "2.11"},
         "findings": [finding("pass", 0.2), finding("fail", -math.pi), finding("not settled", None)],
+        "numbers": {
+            "curves": [curve(1, 0.0), curve(2, 0.5), curve(4, -1.0, diverges=True), curve(8, None)]
+        },
     }
     (tmp_path / "lr-width.json").write_text(json.dumps(result))
     made = as_markdown(tmp_path)
@@ -93,6 +104,9 @@ def test_results_are_read_from_their_files(size: str, tmp_path: Path) -> None:
     assert f"`completedp figure lr-width --size {size} --data tokens --out docs/results`" in made
     assert "| a &#124; b | -3.14 octaves | 0.1 to 0.3 | fail |" in made
     assert "| a &#124; b |  |  | not settled |" in made
+    drifts = "+0.50 +- 0.25 (0.013) | -1.00 +- 0.25 (diverges) | not bracketed"
+    assert f"| octaves of drift (nats lost) | x2 | x4 | x8 |\n{'| --- ' * 4}|" in made
+    assert f"| by the rules | {drifts} |" in made
 
 
 def test_the_seconds_of_a_plan_in_the_readme_are_those_measured() -> None:

@@ -23,6 +23,9 @@ from completedp.evidence.figures.lines import Curve, Line, Row, SweepSize, words
 if TYPE_CHECKING:
     from completedp.evidence.figures.sweeps import Sweep
 
+_MOST_NAMED_INSIDE = 4
+"""Lines whose names leave room for their drifts; more are named below the panels."""
+
 
 def draw(
     sweep: Sweep,
@@ -47,7 +50,12 @@ def draw(
             panel.set_xlabel(_x_label(sweep.vary, line))
         for panel in panels[::columns]:
             panel.set_ylabel("validation loss")
-        _draw_drift(panels[len(at.lines)], at, rows, sweep.limit, sweep.axis)
+        drift = panels[len(at.lines)]
+        _draw_drift(drift, at, rows, sweep.limit, sweep.axis)
+        if len(at.lines) <= _MOST_NAMED_INSIDE:
+            drift.legend(fontsize=7)
+        else:
+            figure.legend(*drift.get_legend_handles_labels(), loc="outside lower right", ncols=4)
         for panel in panels[count:]:
             panel.set_visible(False)
         return finish(figure)
@@ -165,7 +173,6 @@ def _draw_drift(
     panel.set_title("drift of the optimum", loc="left")
     panel.set_xlabel(axis)
     panel.set_ylabel("octaves")
-    panel.legend(fontsize=7)
 
 
 def _error(values: Sequence[float]) -> float:

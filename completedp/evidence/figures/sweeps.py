@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from completedp.evidence.figures.bowl import Losses, Range, bottom, mean_losses, next_points
 from completedp.evidence.figures.drawing import INK
 from completedp.evidence.figures.figure import (
-    FAIL,
+    PASS,
     Finding,
     Found,
     Setting,
@@ -88,13 +88,13 @@ class Sweep:
             for line, of_line in rows.items()
             if line.expects is not None
         }
-        failed = [
+        drifting = [
             line
             for line, finding in findings.items()
-            if line.expects == STAYS and finding.verdict == FAIL and len(at.factors) > 2
+            if line.expects == STAYS and finding.verdict != PASS and len(at.factors) > 2
         ]
         later = replace(at, factors=at.factors[1:])
-        again = [_plain(rows_of(line, later, measured)[-1]) for line in failed]
+        again = [_plain(rows_of(line, later, measured)[-1]) for line in drifting]
         every = [row for of_line in rows.values() for row in of_line]
         return Found(
             findings=list(findings.values()),
@@ -126,7 +126,7 @@ class Sweep:
 
 
 def _since(factor: int, row: Mapping[str, Any]) -> str:
-    """Whether a drift that is too large is at its small end. No verdict: it was asked for after."""
+    """Whether a drift that may be too large is at its small end. No verdict: it was asked after."""
     drift, half = (row[key] for key in ("drift", "half"))
     shown = "not measured" if drift is None else f"{drift:+.2f}"
     shown += "" if half is None else f" +- {half:.2f}"
