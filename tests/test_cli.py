@@ -394,6 +394,7 @@ def test_version_and_bare_commands(
         ("search start --data x --trails 3", "has no '--trails': did you mean --trials?"),
         ("coordcheck --parameterisations sp", "did you mean --parameterisation?"),
         ("recipe shwo", "did you mean show?"),
+        ("search best --context 3", "has no '--context' (see completedp search best --help)"),
         ("search start --spcae x", "did you mean --space? (see completedp search start --help)"),
         ("inspect own.py:make", "'own.py:make': give the module, as import does: own:make"),
         ("figure lr-width --peak hig", "'hig' is not a number (0.5, 1e-3)"),

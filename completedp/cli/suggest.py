@@ -58,6 +58,7 @@ def _shown(command: Sequence[str], word: str) -> str:
 
 def _near(word: str, known: Collection[str]) -> str:
     """A hint, where anything is like it; a word that begins another is like it."""
-    near = difflib.get_close_matches(word, sorted(known), n=1)
+    bare = {each.lstrip("-"): each for each in sorted(known)}  # dashes make all flags alike
+    near = [bare[each] for each in difflib.get_close_matches(word.lstrip("-"), bare, n=1)]
     near += [each for each in sorted(known) if each.startswith(word) and each not in near]
     return f": did you mean {' or '.join(near[:2])}?" if near else ""
