@@ -10,135 +10,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from completedp.evidence.figures.figure import FAIL, OPEN, PASS
+from completedp.evidence.figures.lines import drift_table
+from completedp.evidence.figures.paper import PLACES
 from completedp.evidence.figures.registry import FIGURES
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, RESULTS = DOCS / "results.md", DOCS / "results"
 BEGIN, END = "<!-- results: begin (make docs) -->", "<!-- results: end -->"
 NOT_RUN = "not yet run at gpu size"
-
-
-@dataclass(frozen=True)
-class Place:
-    """A figure or table of the paper."""
-
-    where: str
-    found: str
-    """What the paper found, in our words."""
-    figures: tuple[str, ...]
-    """Names of the experiments that ask the same."""
-
-
-PAPER = (
-    Place(
-        "Figure 1",
-        "Values tuned per module on 50M weights: global ones need 2.3 times the training there, "
-        "and 1.32 times at about 600 times the compute",
-        ("headline",),
-    ),
-    Place(
-        "Figure 2",
-        "With the rules the best learning rate stays put over width, and over depth for alpha of "
-        "1/2 and 1",
-        ("lr-width", "lr-depth"),
-    ),
-    Place(
-        "Figure 3",
-        "Over batch sizes it stays put by the square-root rule, and moves without",
-        ("lr-batch",),
-    ),
-    Place(
-        "Figure 4",
-        "The best weight decay moves with the batch; divided by the root of its growth it stays "
-        "put, and by the full rule too",
-        ("wd-batch",),
-    ),
-    Place(
-        "Equations 1 and 2",
-        "AdamW's steps follow an SDE that the batch rule leaves as it is; less noise alone lowers "
-        "the loss",
-        ("sde",),
-    ),
-    Place(
-        "Figure 5",
-        "With more steps the best learning rate falls, about as one over the root of their number",
-        ("lr-tokens",),
-    ),
-    Place(
-        "Section 2.3",
-        "The power of 1/2 is taken to agree with the 0.3 to 0.7 that others fitted",
-        ("tokens-exponent",),
-    ),
-    Place(
-        "Figure 6",
-        "With the token rule the fitted law has a lower floor than without",
-        ("tokens-law",),
-    ),
-    Place(
-        "Figure 7",
-        "Of all stepwise schedules the best of a short run never begins the best of a longer one",
-        ("annealing",),
-    ),
-    Place(
-        "Figure 8",
-        "Over two modules' learning rates, where training breaks has a ragged edge; inside it the "
-        "way down is plain",
-        ("landscape",),
-    ),
-    Place(
-        "Figures 9 and 10",
-        "At 7.2B weights per-module values are better than global ones at downstream tasks too",
-        ("downstream",),
-    ),
-    Place(
-        "Figure 11",
-        "On the line from global to per-module learning rates the latter are better at every "
-        "scale, and near the best",
-        ("module-transfer",),
-    ),
-    Place(
-        "Figure 12",
-        "For a model of 483M a rate tuned at 58M costs a little, and one tuned at 136M nothing",
-        ("base-size",),
-    ),
-    Place(
-        "Figure 13",
-        "Without QK norms training is less stable, and the best rate still stays put over depth",
-        ("lr-depth",),
-    ),
-    Place(
-        "Figure 14",
-        "When tokens grow by the batch alone the best learning rate stays put",
-        ("lr-tokens",),
-    ),
-    Place(
-        "Figure 15",
-        "For models of several sizes the best rate falls with the number of steps alike",
-        ("lr-tokens",),
-    ),
-    Place(
-        "Figure 16",
-        "Searches by type and depth: most of the gain is in the types, some in the depths, none in "
-        "uncoupling them",
-        ("search-curves",),
-    ),
-    Place(
-        "Figure 17",
-        "CMA-ES on the same search space, for comparison",
-        ("search-curves",),
-    ),
-    Place(
-        "Figure 18",
-        "2,048 random trials of global values: which of them matter, and how the best loss falls "
-        "with trials",
-        ("global-baseline",),
-    ),
-)
 
 
 def result_of(name: str, folder: Path = RESULTS) -> dict[str, Any] | None:
@@ -154,7 +37,7 @@ def as_markdown(folder: Path = RESULTS) -> str:
         "| Table 1 | By which powers of width, depth, batch and tokens each value is multiplied | "
         "`completedp rules` | [as printed](rules.md); [what it leaves open](choices.md) |"
     )
-    for place in PAPER:
+    for place in PLACES:
         commands = ", ".join(f"`completedp figure {name}`" for name in place.figures)
         ours = "; ".join(dict.fromkeys(_summary(name, folder) for name in place.figures))
         lines.append(f"| {place.where} | {place.found} | {commands} | {ours} |")
@@ -206,25 +89,11 @@ def _findings(name: str, result: dict[str, Any]) -> list[str]:
 
 def _drifts(curves: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sweep's drifts, scale by scale: where it holds, and from where on it does not."""
-    factors = list(dict.fromkeys(curve["factor"] for curve in curves))[1:]
-    if not factors:
+    header, rows = drift_table(curves)
+    if not rows:
         return []
-    found: dict[str, list[str]] = {}
-    for curve in curves:
-        if curve["factor"] in factors:
-            found.setdefault(curve["line"], []).append(_drift(curve))
-    title = " | ".join(f"x{factor}" for factor in factors)
-    rows = [f"| {line} | {' | '.join(cells)} |" for line, cells in found.items()]
-    head = [f"| octaves of drift (nats lost) | {title} |", "| --- " * (1 + len(factors)) + "|"]
-    return ["", *head, *rows]
-
-
-def _drift(curve: Mapping[str, Any]) -> str:
-    if curve["drift"] is None:
-        return "not bracketed"
-    half = "" if curve["half"] is None else f" +- {curve['half']:.2f}"
-    lost = "diverges" if curve["diverges"] else f"{curve['cost']:.3f}"
-    return f"{curve['drift']:+.2f}{half} ({lost})"
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
+    return ["", lines[0], "| --- " * len(header) + "|", *lines[1:]]
 
 
 def _number(value: float | None, unit: str = "") -> str:

@@ -23,7 +23,7 @@ from completedp.evidence.reporting.searches import explained, mattered
 from completedp.studies.store import Store
 
 EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
-VOID = {"meta", "img", "line", "circle", "rect", "polyline"}
+VOID = {"meta", "br", "img", "line", "circle", "rect", "polyline"}
 
 
 class Page(HTMLParser):
@@ -171,6 +171,27 @@ def test_a_page_of_everything(everything: Path, tmp_path: Path) -> None:
                   "1:01"):  # fmt: skip
         assert words in page.text, words
     assert found["bytes"] < 200_000
+
+
+def test_the_headline_comes_first(tmp_path: Path) -> None:
+    """Figures are in the paper's order after the headline, which gives the page its sentence; the
+    first table has what the paper found beside every number."""
+    for name in ("lr-depth", "headline", "lr-width"):
+        path = figure(tmp_path, "pass", "not settled", name=name)
+        if name == "headline":
+            ends = {"speedup": 1.5, "low": 1.25, "high": None}
+            target = {"flops_ratio": 518.2, **ends}
+            write(path, json.loads(path.read_text()) | {"base": ends, "target": target})
+    parts = gather([str(tmp_path)])
+    assert [part.title for part in parts] == ["headline", "lr-width", "lr-depth"]
+    text = Page(page_of(parts, "x").html()).text
+    assert "1.50 [1.25, -] times the tokens at 518 times its FLOP" in text
+    table = text[: text.index("What to see")]
+    for part in parts:
+        assert part.paper
+        assert part.paper in table
+        for outcome in part.outcomes:
+            assert f"{outcome.claim}: {outcome.measured}" in table
 
 
 def test_nothing_a_file_says_becomes_markup(everything: Path, tmp_path: Path) -> None:

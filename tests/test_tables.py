@@ -12,9 +12,10 @@ from data_tables import ROOT, TABLES, with_table
 from measured import packed, unpacked
 from planted_errors import DATA, NOT_CAUGHT, alarms, read, seen_by, table
 from recipes_compared import gains
-from results_table import NOT_RUN, PAGE, PAPER, RESULTS, as_markdown
+from results_table import NOT_RUN, PAGE, RESULTS, as_markdown
 from results_table import with_table as with_results
 
+from completedp.evidence.figures.paper import PLACES
 from completedp.evidence.figures.registry import FIGURES
 from completedp.theory.rules import Shift
 
@@ -55,8 +56,8 @@ def test_measurements_come_back_from_their_file() -> None:
 
 def test_every_figure_has_its_place_in_the_results() -> None:
     """Every experiment answers some figure of the paper, and every numbered one is there."""
-    assert {name for place in PAPER for name in place.figures} == set(FIGURES)
-    places = " ".join(place.where for place in PAPER)
+    assert {name for place in PLACES for name in place.figures} == set(FIGURES)
+    places = " ".join(place.where for place in PLACES)
     assert all(str(number) in places for number in range(1, 19))
 
 

@@ -26,7 +26,7 @@ _STYLE = """
   --fail: #ff9dab; --fail-back: #4a151d; --open: #ffcf70; --open-back: #43320b; --plain: #b6c6d6;
   --plain-back: #2a343e; --c0: #6cb1f5; --c1: #f2ab4a; --c2: #62c795; --c3: #b792e6; --c4: #f08080;
   --c5: #a3afba; }
-  .drawn > * { filter: invert(.91) hue-rotate(180deg); } }
+  .drawn > * { filter: invert(.91) hue-rotate(180deg); mix-blend-mode: lighten; } }
 * { box-sizing: border-box; }
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 66rem; margin: 0 auto;
   padding: 1.5rem 1rem 4rem; color: var(--ink); background: var(--page);
@@ -67,12 +67,23 @@ td { min-width: 4.5rem; }
 .heat .down { background: color-mix(in srgb, var(--down) var(--part), var(--card)); }
 .bar { height: .75rem; min-width: 1px; border-radius: 2px; background: var(--c0); }
 td.barred { min-width: 9rem; width: 16rem; }
+.summary { table-layout: fixed; width: 100%; }
+.summary th:nth-child(1) { width: 8.5rem; } .summary th:last-child { width: 36%; }
+.with-paper th:nth-child(2) { width: 29%; } .summary td code { color: var(--quiet); }
+.lines { list-style: none; margin: 0; padding: 0; }
+.lines li { padding-left: 1.3em; text-indent: -1.3em; margin-bottom: .15rem; }
+.lines li::before { display: inline-block; width: 1.3em; text-indent: 0; font-weight: 700; }
+.lines .is-pass::before { content: "\\2713"; color: var(--pass); }
+.lines .is-fail::before { content: "\\2717"; color: var(--fail); }
+.lines .is-open::before { content: "?"; color: var(--open); }
+.lines .is-plain::before { content: ""; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
 @media (max-width: 46rem) { body { padding: 1rem .8rem 3rem; } h1 { font-size: 1.4rem; }
   .drawn img, .drawn svg, .chart svg { min-width: 38rem; } }
 @media (max-width: 46rem) { .stacked tr, .stacked td { display: block; border: 0; padding: 0; }
   .stacked tr { padding: .8rem 0; border-bottom: 1px solid var(--line); }
-  .stacked th { display: none; } .stacked td { margin: .15rem 0; } }
+  .stacked th { display: none; } .stacked td { margin: .15rem 0; }
+  .with-paper td:nth-child(3):not(:empty)::before { content: "In the paper: "; font-weight: 600; } }
 @media print { .wide { overflow: visible; } details { display: block; } }
 """.strip()
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -94,6 +105,14 @@ class Markup(str):
 def chip(word: str) -> Markup:
     """A verdict in its colour."""
     return Markup(f'<span class="{_CLASSES.get(word, "plain")}">{escape(word)}</span>')
+
+
+def judged_lines(lines: Sequence[tuple[str, str]]) -> Markup:
+    """A list of a verdict and a text each, the verdict as a mark."""
+    items = (
+        f'<li class="is-{_CLASSES.get(word, "plain")}">{escape(text)}</li>' for word, text in lines
+    )
+    return Markup(f'<ul class="lines">{"".join(items)}</ul>')
 
 
 def link(anchor: str, text: str) -> Markup:
@@ -140,13 +159,19 @@ class Report:
         self._parts.append(f"<p>{chip('pass' if passed else 'fail')} {_text(text)}</p>")
 
     def table(
-        self, header: Sequence[str], rows: Sequence[Sequence[object]], *, stacked: bool = False
+        self,
+        header: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        *,
+        stacked: bool = False,
+        kind: str = "",
     ) -> None:
         """A table; cells that are numbers are set to the right.
 
-        On a phone the cells of a `stacked` one are below each other.
+        On a phone the cells of a `stacked` one are below each other. `kind` may be summary.
         """
-        mark = ' class="stacked"' if stacked else ""
+        looks = f"{'stacked ' * stacked}{kind}".strip()
+        mark = f' class="{looks}"' if looks else ""
         numbers = [
             bool(rows) and all(_is_number(row[i]) or row[i] == "" for row in rows)
             for i in range(len(header))

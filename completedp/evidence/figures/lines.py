@@ -153,6 +153,25 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(out)
 
 
+def drift_table(curves: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the drifts, scale by scale, of rows as a figure's file keeps them."""
+    factors = list(dict.fromkeys(curve["factor"] for curve in curves))[1:]
+    found: dict[str, list[str]] = {}
+    for curve in curves:
+        if curve["factor"] in factors:
+            found.setdefault(str(curve["line"]), []).append(_drift(curve))
+    header = ["octaves of drift (nats lost)", *(f"x{factor}" for factor in factors)]
+    return header, [[line, *cells] for line, cells in found.items()]
+
+
+def _drift(curve: Mapping[str, Any]) -> str:
+    if curve["drift"] is None:
+        return "not bracketed"
+    half = "" if curve["half"] is None else f" +- {curve['half']:.2f}"
+    lost = "diverges" if curve["diverges"] else f"{curve['cost']:.3f}"
+    return f"{curve['drift']:+.2f}{half} ({lost})"
+
+
 def words(vary: str) -> str:
     """A hyperparameter for people."""
     return {"lr": "learning rate", "weight_decay": "weight decay"}.get(vary, vary)

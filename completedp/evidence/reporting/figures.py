@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from completedp.common.progress import duration
+from completedp.evidence.figures.headline import times_shown
+from completedp.evidence.figures.lines import drift_table
+from completedp.evidence.figures.paper import found_in_paper
 from completedp.evidence.report import Report, chip
 from completedp.evidence.reporting.part import (
     MEASURED,
@@ -68,15 +71,22 @@ def figure_part(path: Path, data: Mapping[str, Any]) -> Part:
         if name in WHAT_TO_SEE:
             report.paragraph(f"What to see: {WHAT_TO_SEE[name]}")
         drawn(report, path.with_suffix(".svg"), f"{name}: {data['claim']}")
-        for title, header, rows in tables_of(data.get("numbers", {})):
+        numbers = data.get("numbers", {})
+        if "curves" in numbers:
+            table(report, *drift_table(numbers["curves"]))
+        report.fold("Numbers that it was judged by")
+        for title, header, rows in tables_of(numbers):
             report.heading(title, level=3)
             table(report, header, rows)
+        report.unfold()
         report.paragraph(_made(data), "quiet")
 
     return Part(
         title=name,
         says=f"{data['claim']}.",
         source=str(data.get("paper", "")),
+        paper=found_in_paper(name),
+        lead=_lead(data) if name == "headline" else "",
         outcomes=outcomes,
         found=_counted(outcomes),
         command=made,
@@ -113,6 +123,18 @@ def _counted(outcomes: list[Outcome]) -> str:
     for outcome in outcomes:
         counts[outcome.verdict] = counts.get(outcome.verdict, 0) + 1
     return ", ".join(f"{count} {word}" for word, count in counts.items()) or MEASURED
+
+
+def _lead(data: Mapping[str, Any]) -> str:
+    """What the headline says, in a sentence."""
+    target = data["target"]
+    if target["speedup"] is None:
+        return ""
+    return (
+        "Values found by module on a small model: global ones need "
+        f"{times_shown(target)} times the tokens at {target['flops_ratio']:,.0f} times its FLOP, "
+        f"and {times_shown(data['base'])} times at its own size."
+    )
 
 
 def _made(data: Mapping[str, Any]) -> str:

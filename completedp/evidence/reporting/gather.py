@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json
 from completedp.evidence.figures.figure import SIZES, TINY
 from completedp.evidence.figures.registry import FIGURES
-from completedp.evidence.report import Report, chip, code, link
+from completedp.evidence.report import Markup, Report, chip, code, judged_lines, link
 from completedp.evidence.reporting.checks import check_part
 from completedp.evidence.reporting.figures import figure_part, unfinished_figure
-from completedp.evidence.reporting.part import FAIL, OPEN, PASS, UNFINISHED, Part
+from completedp.evidence.reporting.part import FAIL, OPEN, PASS, UNFINISHED, Outcome, Part
 from completedp.evidence.reporting.recipes import recipe_part
 from completedp.evidence.reporting.runs import Run, read_run, runs_part
 from completedp.evidence.reporting.searches import is_list, list_part, progress_of, search_part
@@ -38,6 +39,10 @@ LARGEST = 2_000_000
 """Bytes that a page should stay below."""
 _DEEPEST = 4
 """Folders within folders that are looked into."""
+_LINES = 4
+"""Outcomes of a part that its row of the first table has."""
+_SUMMARY = {3: "summary", 4: "summary with-paper"}
+"""The look of the first table, by its columns."""
 _SQLITE = b"SQLite format 3\0"
 _KNOWN = "a figure, sweep, horizon, check, recipe, run or store"
 
@@ -51,8 +56,12 @@ class Gathered:
     seen: set[Path] = field(default_factory=set)
 
     def all_parts(self) -> list[Part]:
-        """Every part; runs are one."""
-        return [*self.parts, *([runs_part(self.runs)] if self.runs else [])]
+        """Every part: figures first, in the paper's order, the rest as it came; runs are one."""
+        order = list(dict.fromkeys(["headline", *FIGURES]))
+        figures = [part for part in self.parts if part.title in order]
+        rest = [part for part in self.parts if part.title not in order]
+        figures.sort(key=lambda part: order.index(part.title))
+        return [*figures, *rest, *([runs_part(self.runs)] if self.runs else [])]
 
 
 def gather(paths: Sequence[str]) -> list[Part]:
@@ -93,22 +102,17 @@ def write_report(paths: Sequence[str], out: Path, title: str) -> dict[str, Any]:
 def page_of(parts: Sequence[Part], title: str) -> Report:
     """The page: a sentence and a table first, then every part."""
     report = Report(title)
+    for part in parts:
+        if part.lead:
+            report.paragraph(part.lead, "lead")
     report.paragraph(sentence(parts), "lead")
     anchors = [f"part-{i}" for i in range(len(parts))]
-    report.table(
-        ["", "verdict", "what is claimed", "what was found", "command"],
-        [
-            [
-                link(anchor, part.title),
-                chip(part.verdict),
-                part.says + (f" ({part.source})" if part.source else ""),
-                part.found,
-                "" if part.command is None else code(part.command),
-            ]
-            for anchor, part in zip(anchors, parts, strict=True)
-        ],
-        stacked=True,
-    )
+    summary = [_summary(anchor, part) for anchor, part in zip(anchors, parts, strict=True)]
+    header = ["", "what is claimed, and the command", "the paper", "here"]
+    if not any(part.paper for part in parts):
+        summary = [[*row[:2], row[3]] for row in summary]
+        header.remove("the paper")
+    report.table(header, summary, stacked=True, kind=_SUMMARY[len(header)])
     for anchor, part in zip(anchors, parts, strict=True):
         report.heading(part.title, anchor=anchor)
         report.paragraph(part.says + (f" In the paper: {part.source}." if part.source else ""))
@@ -123,6 +127,29 @@ def page_of(parts: Sequence[Part], title: str) -> Report:
         if part.command is not None:
             report.preformatted(part.command)
     return report
+
+
+def _summary(anchor: str, part: Part) -> list[object]:
+    """A part's row of the first table."""
+    says = part.says + (f" ({part.source})" if part.source else "")
+    command = "" if part.command is None else f"<br>{code(part.command)}"
+    return [
+        Markup(f"{link(anchor, part.title)}<br>{chip(part.verdict)}"),
+        Markup(f"{escape(says)}{command}"),
+        part.paper,
+        judged_lines(_short(part.outcomes)) if len(part.outcomes) > 1 else part.found,
+    ]
+
+
+def _short(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+    """Each outcome's verdict, and its number after the name that its claim begins with."""
+    names = [outcome.claim.partition(": ")[0] for outcome in outcomes]
+    lines = [
+        (o.verdict, f"{name if names.count(name) == 1 else o.claim}: {o.measured}")
+        for name, o in zip(names, outcomes, strict=True)
+    ]
+    more = len(lines) - _LINES
+    return lines if more < 2 else [*lines[:_LINES], ("", f"and {more} more")]
 
 
 def sentence(parts: Sequence[Part]) -> str:

@@ -38,6 +38,10 @@ class Part:
     """Writes its drawings and tables."""
     source: str = ""
     """Where the paper has it."""
+    paper: str = ""
+    """What the paper found."""
+    lead: str = ""
+    """The one sentence that a page of it begins with, where there is such a one."""
     outcomes: Sequence[Outcome] = ()
     found: str = ""
     """What was found, in a few words, for the summary."""
