@@ -597,3 +597,14 @@ def test_search_of_a_gpu_says_what_is_too_long(tokens: str, tmp_path: Path) -> N
         search, own.nano, base, tokens, 4, str(tmp_path / "s.db"), 128, device="cuda", quiet=True
     )
     assert "looks up an entry that it does not have" in message
+
+
+def test_a_run_with_other_overrides_is_another_run(tokens: str, tmp_path: Path) -> None:
+    """Resumed from Python with other overrides, and so with other values, a run is refused."""
+    recipe = make_task(None, tokens, context=CONTEXT, shape=Shape(head_dim=8)).recipe(TEXT, lr=0.01)
+    options: dict[str, Any] = {"data": tokens, "out": tmp_path / "run", "context": CONTEXT}
+    options |= {"device": "cpu", "quiet": True}
+    first, other = {r"attn\.out": "attn_out"}, {r"attn\.out": "mlp_out"}
+    cdp.train(None, recipe, TEXT, overrides=first, stop_after=2, **options)
+    assert "override" in error_of(cdp.train, None, recipe, TEXT, overrides=other, **options)
+    assert cdp.train(None, recipe, TEXT, overrides=first, **options).status == "ok"

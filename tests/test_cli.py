@@ -231,6 +231,17 @@ def test_doctor() -> None:
     assert {"completedp", "python", "torch", "sqlalchemy", "extra ray"} <= found.keys()
 
 
+def test_doctor_looks_for_modules_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extra whose package and module have two names is found where it is installed."""
+    from completedp.bench import doctor
+
+    monkeypatch.setattr(doctor, "_compiles", lambda: "works")
+    monkeypatch.setattr(doctor, "find_spec", lambda name: name == "sklearn" or None)
+    found = doctor.examine()
+    assert "missing" not in found["extra gp"]
+    assert "missing" in found["extra ray"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -349,6 +360,9 @@ def test_output_to_a_file_that_cannot_be(tmp_path: Path) -> None:
         ("1e9", 10**9),
         ("16M", 16_000_000),
         ("1.5B", 15 * 10**8),
+        ("8.2B", 8_200_000_000),
+        ("16.1M", 16_100_000),
+        (".5k", 500),
     ],
 )
 def test_counts_as_people_write_them(text: str, value: int) -> None:
@@ -356,7 +370,9 @@ def test_counts_as_people_write_them(text: str, value: int) -> None:
     assert parse_count(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.5", "1e-3", "nan", "inf", "M", "0x10"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1.5", "1e-3", "nan", "inf", "M", "0x10", "4/2", "1e9999", ".", "1.0005k"]
+)
 def test_counts_that_are_none(text: str) -> None:
     """What is no whole number is refused."""
     with pytest.raises(ValueError, match="not a whole number"):

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 import torch
 from helpers import error_of
 from models import make_model, make_recipe, scale
+from own_models import VOCAB, NanoGPT
 from torch import nn
 
+import completedp as cdp
 from completedp.apply.export import export
 from completedp.apply.plan import Plan, plan
 from completedp.cli.main import _parse
@@ -305,3 +308,19 @@ def test_a_config_that_makes_no_model(here: Path) -> None:
     (here / "odd").mkdir()
     (here / "odd" / "config.json").write_text('{"model_type": "llama", "hidden_size": "x"}')
     assert "odd" in error_of(model_from, f"hf:{here / 'odd'}", scale(), {})
+
+
+def test_padding_starts_at_zero_in_every_file() -> None:
+    """The row that no gradient reaches is zero after the file's `initialise` and the plan's."""
+    model, base = NanoGPT(16, 2), cdp.Scale(width=16, depth=2, batch=8, tokens=800)
+    model.wte = nn.Embedding(VOCAB, 16, padding_idx=3)
+    planned = cdp.plan(model, cdp.Recipe.for_model(model, base, lr=0.01), base, multipliers="fold")
+    for initialise in (
+        planned.initialise,
+        partial(run(export(planned, "hf"))["initialise"], model),
+    ):
+        torch.nn.init.ones_(model.wte.weight)
+        initialise()
+        drawn = model.wte.weight.detach()
+        assert (drawn == 0).all(dim=1).nonzero().flatten().tolist() == [3]
+    assert json.loads(export(planned, "json"))["padding"] == {"wte.weight": 3}

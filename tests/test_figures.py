@@ -31,6 +31,7 @@ from completedp.evidence.figures.bowl import Range, bottom, loss_there, next_poi
 from completedp.evidence.figures.figure import (
     SIZES,
     SPEEDS,
+    Found,
     cost_text,
     judged,
     size_of_change,
@@ -541,3 +542,28 @@ def test_a_planted_sensitivity_is_found() -> None:
     assert found[1.0] == pytest.approx(0.02, abs=0.01)
     assert found[-1.74] == pytest.approx(0.06, abs=0.02)
     assert abs(slices["one_minus_beta2"].nearby) < 0.01
+
+
+def test_a_trial_that_diverged_is_written_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Infinite losses, in numbers or measurements, do not lose what a figure has trained."""
+    found = Found(
+        findings=[], numbers={"loss": math.inf}, raw=[(1.0, math.nan)], text="", svg="<svg/>"
+    )
+    monkeypatch.setattr(type(FIGURES["sde"]), "run", lambda *_: found)
+    _, written = run_figure("sde", "tiny", out=tmp_path, quiet=True)
+    assert written["numbers"] == {"loss": None}
+    assert json.loads((tmp_path / "sde.json").read_text())["numbers"] == {"loss": None}
+    assert raw_of(tmp_path / "sde.json.xz") == [[1.0, None]]
+
+
+def test_fractions_of_a_large_model_are_said_right() -> None:
+    """A model of two thirds of the large one's width is said to be that."""
+    figure = FIGURES["base-size"]
+    at = figure.sizes["paper"]
+    claims = [
+        figure._finding(at, {"factor": factor, "penalty": 0.0, "half": 0.1}).claim
+        for factor in at.factors[:-1]
+    ]
+    assert [claim.split()[2] for claim in claims] == ["1/3", "2/3"]

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from completedp.lm.shape import Shape
 from completedp.lm.transformer import Transformer
 from completedp.tasks.data import Order, Tokens
 from completedp.tasks.task import task_from
-from completedp.training import noise
+from completedp.training import loop, noise
 from completedp.training.config import TrainConfig
 from completedp.training.folder import Result
 from completedp.training.loop import train
@@ -246,3 +247,21 @@ def test_the_end_of_a_run_says_whether_it_is_known(
     assert _parse(["train", "--data", data, "--out", str(tmp_path / "run")]).run() == 0
     assert f"{said} (docs" in capsys.readouterr().out
     assert ("not known" in said) == (_critical_batch(ended.to_dict()) == "not known")
+
+
+def test_rows_are_logged_in_the_order_of_steps(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where losses are read many at a time: trackers drop a row that goes back."""
+    read = loop._Run._read
+
+    def seldom(run: Any, interrupted: bool = False) -> None:
+        read(run, interrupted)
+        run.read_at = run.step + 7
+
+    monkeypatch.setattr(loop._Run, "_read", seldom)
+    asked = config(data, tmp_path / "run", log_every=1)
+    train(asked, recipe=make_recipe(), quiet=True)
+    rows = [row["step"] for row in read_metrics(tmp_path / "run")]
+    assert rows == sorted(rows)
+    assert any("critical_batch" in row for row in read_metrics(tmp_path / "run"))

@@ -417,3 +417,21 @@ def test_public_names() -> None:
     assert cdp.attach_schedule is attach_schedule
     assert cdp.load_optimizer_state is load_optimizer_state
     assert isinstance(make_model(), cdp.Transformer)
+
+
+def test_a_rate_of_zero_is_a_difference() -> None:
+    """An optimizer whose rates were all set to zero differs from the plan, in lines."""
+    planned = make_plan(make_recipe(PER_TYPE), **SMALL)
+    optimizer = planned.adamw("torch")
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] = 0.0
+    found = planned.check(optimizer)
+    assert not found.passed
+    assert "lr" in str(found)
+
+
+def test_what_torch_alone_can_do_is_torchs() -> None:
+    """Options that need torch's AdamW give it, as the docstring says, and none of ours breaks."""
+    planned = make_plan(make_recipe(PER_TYPE), **SMALL)
+    for option in ("amsgrad", "foreach", "differentiable", "fused"):
+        assert type(planned.adamw(**{option: True})) is torch.optim.AdamW

@@ -368,3 +368,24 @@ def test_it_is_cheap() -> None:
         block.register_forward_hook(lambda *_: calls.append(1))
     probed(model)
     assert len(calls) < 40
+
+
+class Counting(NanoGPT):
+    """Counts its calls in a buffer, as some models count tokens or keep running means."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        self.calls.add_(1.0)
+        return super().forward(*inputs)
+
+
+def test_a_model_is_left_as_it_was() -> None:
+    """What a forward pass writes to while it is probed is a copy."""
+    model = Counting(WIDTH, DEPTH)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    plan(model, cdp.Recipe.for_model(model, TARGET, lr=0.01), TARGET)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name

@@ -517,3 +517,14 @@ def test_repr_is_a_line_that_differs_where_recipes_do() -> None:
         replace(recipe, head_dim=32),
     ]
     assert len({repr(other) for other in [recipe, *others]}) == len(others) + 1
+
+
+def test_a_recipe_is_saved_where_it_is_loaded_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`~` is the home folder for both."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    recipe = cdp.Recipe.default()
+    recipe.save("~/mine.json")
+    assert (tmp_path / "mine.json").exists()
+    assert cdp.Recipe.load("~/mine.json") == recipe

@@ -358,3 +358,34 @@ def test_a_chart_has_its_points_in_place() -> None:
     assert y1 < y2  # down the page
     assert "script" not in Page(svg).tags
     assert chart([Series(name="none", points=[])], x="", y="") == ""
+
+
+def test_a_store_in_a_folder_with_any_name(tmp_path: Path, tokens: str) -> None:
+    """A path with signs that mean something in a URL is read, and nothing is made beside it."""
+    folder = tmp_path / "run#2 100%?"
+    folder.mkdir()
+    with Store(str(folder / "search.db")) as store:
+        make_study(store, tokens, name="mine", trials=10)
+    (part,) = gather([str(folder / "search.db")])
+    assert part.title == "search 'mine'"
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "mysql"])
+def test_a_password_in_a_url_is_not_shown(scheme: str) -> None:
+    """A store that cannot be opened is an error without the password that was typed."""
+    assert "SECRET" not in error_of(gather, [f"{scheme}://me:SECRET@127.0.0.1:1/none"])
+
+
+def test_a_runs_command_is_of_its_own_shape(tmp_path: Path) -> None:
+    """Options at their usual values are left out, and what differs of the model's shape is not."""
+    folder = run(tmp_path / "a")
+    shape = {"head_dim": 32, "mlp": "swiglu", "mlp_ratio": 4.0, "qk_norm": False, "bias": True}
+    config = {"data": "tokens", "out": "a", "override": [], "shape": shape}
+    write(folder / "config.json", config)
+    html = page_of(gather([str(folder)]), "x").html()
+    assert "completedp train --data tokens --out a --head-dim 32" in html
+    for flag in ("--mlp swiglu", "--bias", "--no-qk-norm"):
+        assert flag in html
+    for flag in ("--override", "--mlp-ratio", "--qk-norm"):
+        assert flag not in html.replace("--no-qk-norm", "")

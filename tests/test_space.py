@@ -91,7 +91,7 @@ def test_projection_is_the_mean_over_depth(kind: str) -> None:
     rng = np.random.default_rng(1)
     point = rng.uniform(-1, 1, len(space.coordinates))
     there = space.recipe(RECIPE, point).hyperparameters
-    flat = project(there, TYPES)
+    flat = project(there, TYPES, RECIPE.rules)
     found = dict(zip(space.coordinates, point, strict=True))
     if kind == "full":
         expected = (found["lr/layer/qkv/1"] + found["lr/layer/qkv/2"]) / 2
@@ -107,7 +107,7 @@ def test_projecting_what_has_no_depth_changes_nothing(point: list[float]) -> Non
     """A point of the `type` space is its own projection."""
     names = make_space(RECIPE, "type", tunables=TUNABLE).coordinates
     there = RECIPE.hyperparameters.with_vector(names, (point * 2)[: len(names)])
-    flat = project(there, TYPES)
+    flat = project(there, TYPES, RECIPE.rules)
     assert flat.vector(names) == pytest.approx(there.vector(names), abs=1e-9)
 
 

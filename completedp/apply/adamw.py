@@ -29,7 +29,6 @@ except ImportError:
     triton = None
 
 Implementation = Literal["auto", "completedp", "torch"]
-_TORCH_ONLY = {"fused", "foreach", "capturable", "differentiable", "amsgrad"}
 _BLOCK = 1024
 """Elements of a program."""
 _TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -38,6 +37,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _ONE = torch.ones((), device="cpu", dtype=torch.float32)
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _UNSUPPORTED = ("amsgrad", "foreach", "capturable", "differentiable")
+_TORCH_ONLY = {*_UNSUPPORTED, "fused"}
 
 
 class AdamW(torch.optim.AdamW):
@@ -177,7 +177,7 @@ def make_adamw(
         implementation = "completedp" if ours else "torch"
     if implementation == "completedp":
         return AdamW(groups, **options)
-    if not {"fused", "foreach", "capturable"} & options.keys():
+    if not _TORCH_ONLY & options.keys() - {"amsgrad"}:
         # torch's fused one on a CPU goes by addresses without a look at the strides.
         options["fused"] = all(p.is_cuda or (p.is_cpu and p.is_contiguous()) for p in parameters)
     return torch.optim.AdamW(groups, **options)

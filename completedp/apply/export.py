@@ -33,6 +33,8 @@ GROUPS = {groups}
 
 # What every tensor starts at: the standard deviation of a normal draw, or a constant.
 INITIAL = {initial}
+# Rows of embeddings that stand for padding: they start, and stay, at zero.
+PADDING = {padding}
 
 _WRAPPERS = re.compile(r"(?<![^.])(?:{wrappers})\\.")
 
@@ -65,6 +67,8 @@ def initialise(model):
         if parameter.requires_grad:
             std, value = INITIAL[name]
             parameter.normal_(0.0, std) if std is not None else parameter.fill_(value)
+            if name in PADDING:
+                parameter[PADDING[name]] = 0.0
 '''
 _HF = '''
 
@@ -172,6 +176,7 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
         for group in param_groups(plan, name)
     ]
     initial = {t.name: (t.init_std, t.init_value) for t in plan.tensors}
+    padding = {t.name: t.info.padding for t in plan.tensors if t.info.padding is not None}
     if form == "json":
         numbers: dict[str, Any] = {
             "target": plan.target.to_dict(),
@@ -179,6 +184,7 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
             "schedule": {"power": plan.recipe.schedule.power, **plan.recipe.schedule.to_dict()},
             "groups": groups,
             "initial": {n: {"std": std, "value": value} for n, (std, value) in initial.items()},
+            "padding": padding,
             # What the values above leave to the forward pass; nothing where all is folded.
             "hooks": hooked(plan),
             "buffers": _left(plan),
@@ -210,6 +216,7 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
         usage=_USAGE[form],
         groups=pformat(groups, width=100, sort_dicts=False),
         initial=pformat(initial, width=100, sort_dicts=False),
+        padding=pformat(padding, width=100, sort_dicts=False),
         wrappers="|".join(WRAPPERS),
         schedule=pformat(schedule.to_dict(), width=100, sort_dicts=False),
         steps=steps,

@@ -63,7 +63,9 @@ def _differences(plan: PlanNumbers, optimizers: Sequence[Optimizer]) -> Iterator
             name = names.get(id(parameter))
             if name is not None:
                 seen[name] += 1
-                along[name] = float(group["lr"]) / float(group.get("initial_lr", group["lr"]))
+                initial = float(group.get("initial_lr", group["lr"]))
+                if initial:
+                    along[name] = float(group["lr"]) / initial
                 yield from _of_tensor(planned[name], group)
             elif parameter.requires_grad:
                 yield f"group {number} has a tensor {list(parameter.shape)} that is not planned"

@@ -487,8 +487,8 @@ def _stand_ins(model_map: ModelMap) -> dict[str, Tensor]:
         values[name] = value.requires_grad_()
     for name, buffer in model.named_buffers():
         if not buffer.is_meta:
-            plain = buffer.detach().cpu()
-            values[name] = plain.float() if plain.is_floating_point() else plain.clone()
+            own = buffer.detach().cpu().clone()  # a forward pass may write to it
+            values[name] = own.float() if own.is_floating_point() else own
         elif buffer.is_floating_point():
             values[name] = torch.ones(buffer.shape, dtype=torch.float32)
         else:  # a mask of what may be seen, or positions

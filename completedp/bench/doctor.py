@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import completedp
-from completedp.common.extras import EXTRAS
+from completedp.common.extras import EXTRAS, IMPORTED_AS
 
 
 def examine() -> dict[str, str]:
@@ -28,7 +28,7 @@ def examine() -> dict[str, str]:
     found |= _devices()
     found["torch.compile"] = _compiles()
     for extra, packages in EXTRAS.items():
-        missing = [name for name in packages if find_spec(name) is None]
+        missing = [name for name in packages if not find_spec(IMPORTED_AS.get(name) or name)]
         found[f"extra {extra}"] = (
             f'missing {", ".join(missing)}: pip install "completedp[{extra}]"'
             if missing

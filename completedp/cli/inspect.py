@@ -51,7 +51,7 @@ class InspectVerb(Verb):
         if self.json:
             print_json(tensor_rows(reading))
         else:
-            print(inspect_model(model, overrides, small=partial(small_copy, self.model)))
+            print(inspect_model(model, overrides, small=partial(small_copy, source)))
         if reading.unknown:
             sys.stdout.flush()  # what the error speaks of comes first
             raise CompletedpError(

@@ -5,15 +5,18 @@ tyro reads these types as Python does, and shows a flag that may be left out as 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from completedp.theory.scale import Factor, Size
 
+_NUMBER = re.compile(r"[+-]?(\d[\d_]*(\.\d*)?|\.\d+)(e[+-]?\d{1,4})?", re.IGNORECASE)
 NOT_GIVEN = "None"
 """May be typed for a flag that may be left out, as Python has it."""
 
@@ -22,12 +25,9 @@ def parse_count(text: str) -> int:
     """A whole number as people write them: 65536, 16_384, 1e9, 16M, 1.5B."""
     factor = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}.get(text[-1:].lower(), 1)
     digits = text[:-1] if factor > 1 else text
-    try:
-        value = int(digits) * factor if re.fullmatch(r"[+-]?[\d_]+", digits) else None
-        value = float(digits) * factor if value is None else value
-    except ValueError:
-        raise ValueError(f"{text!r:.40} is not a whole number (65536, 1e9, 16M)") from None
-    if value != value or value in (float("inf"), float("-inf")) or value != int(value):
+    is_number = _NUMBER.fullmatch(digits) and math.isfinite(float(digits))
+    value = Fraction(digits) * factor if is_number else Fraction(1, 2)  # 8.2B is whole, exactly
+    if value.denominator != 1:
         raise ValueError(f"{text!r:.40} is not a whole number (65536, 1e9, 16M)")
     return int(value)
 

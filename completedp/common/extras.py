@@ -20,9 +20,10 @@ EXTRAS = {
     "gp": ("scikit-learn",),
 }
 """The packages of each extra, as pyproject.toml has them."""
-_IMPORTED_AS = {"scikit-learn": "sklearn"}
+IMPORTED_AS = {"scikit-learn": "sklearn"}
+"""Packages whose modules have other names."""
 _EXTRA_OF = {
-    _IMPORTED_AS.get(package, package): extra
+    IMPORTED_AS.get(package, package): extra
     for extra, packages in EXTRAS.items()
     for package in packages
 }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -22,6 +23,19 @@ _TEMPORARY = ".part"
 def parse_json(text: str) -> Any:
     """JSON as people mean it: no key twice, of which one would win unseen."""
     return json.loads(text, object_pairs_hook=_each_once)
+
+
+def plain(value: Any) -> Any:
+    """The same in what JSON has: lists, keys that are text, None for a number that is none.
+
+    >>> plain({0.5: (1.0, math.inf)})
+    {'0.5': [1.0, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def json_text(data: Any, *, indent: int | None = 2) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from completedp.common.files import plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +27,7 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; where runs diverged, None for a number."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return plain(asdict(self))
 
 
 TIED_TOLERANCE = 0.25

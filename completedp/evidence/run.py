@@ -105,13 +105,14 @@ def run_check(
             f"steps = {check.steps} leaves no gradient to measure, which is done over the later "
             "half of the steps: take 2 or more"
         )
-    if out is not None:  # before minutes of measuring, not after
+    folder = None if out is None else Path(out).expanduser()
+    if folder is not None:  # before minutes of measuring, not after
         require_matplotlib()
-        Path(out).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     forewarn(check)
     result = judge(name, check, measure_all(check, quiet=quiet))
-    if out is not None:
-        write_check(result, Path(out))
+    if folder is not None:
+        write_check(result, folder)
     return result
 
 

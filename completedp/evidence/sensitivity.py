@@ -7,6 +7,7 @@ told apart from luck.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -61,7 +62,7 @@ def sensitivity(
     order = np.argsort(losses, kind="stable")
     order = order[np.isfinite(losses[order])]
     half = order[: max(LEAST, len(order) // 2)]  # the rest is far from the bottom
-    kept = half[:: max(1, len(half) // MOST)]
+    kept = half[:: math.ceil(len(half) / MOST) or 1]
     if len(kept) < LEAST:
         return None
     process = import_extra("sklearn.gaussian_process", "the sensitivity around the optimum")

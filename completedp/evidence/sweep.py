@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import write_text_atomically
+from completedp.common.files import plain, write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.config import BASE, SweepConfig, SweepGrid
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
@@ -237,7 +237,7 @@ def judge(config: SweepGrid, done: dict[Point, float]) -> list[Line]:
                     optimum=found,
                     drift=drift,
                     cost=cost,
-                    losses=_without_infinities(losses.tolist()),
+                    losses=plain(losses.tolist()),
                 )
             )
     return lines
@@ -332,9 +332,3 @@ def _wanted(grid: SweepGrid, spec: StudySpec, task: Task) -> dict[Point, Wanted]
                     point = Point(axis, factor, name, octaves, seed)
                     found[point] = Wanted(site=site, octaves=octaves, seed=seed)
     return found
-
-
-def _without_infinities(losses: Any) -> Any:
-    if isinstance(losses, list):
-        return [_without_infinities(part) for part in losses]
-    return losses if math.isfinite(losses) else None

@@ -52,7 +52,7 @@ def choose_tokenizer(
         return ByteTokenizer()
     if name == "bpe":
         vocab = VOCAB if vocab is None else vocab
-        trained = Path(out) / TOKENIZER
+        trained = Path(out).expanduser() / TOKENIZER
         if trained.exists():
             found = BPETokenizer.load(trained)
             if found.vocab != vocab:

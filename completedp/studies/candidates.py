@@ -62,7 +62,8 @@ def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
         del points[WITHOUT_LR]
     recipes = {name: space.recipe(base, point) for name, point in points.items()}
     if any(name.split("/")[1] == "depth" for name in space.coordinates):
-        flat = project(recipes[RECOMMENDED].hyperparameters, objective.task.types(base.base))
+        types = objective.task.types(base.base)
+        flat = project(recipes[RECOMMENDED].hyperparameters, types, base.rules)
         recipes[WITHOUT_DEPTH] = replace(recipes[RECOMMENDED], hyperparameters=flat)
     different: dict[str, Recipe] = {}
     for name, recipe in recipes.items():

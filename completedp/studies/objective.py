@@ -49,7 +49,7 @@ def search_spec(
     if engine == PAPER_ENGINE:  # as far as the paper's values are
         tunables = tuple(PAPER_GRID) if tunables is None else tunables
         levels = paper_levels([f"{tunable}/{space}" for tunable in tunables], recipe.values)
-        reach = max(reach, *(abs(level) for each in levels for level in each))
+        reach = max([reach, *(abs(level) for each in levels for level in each)])
     made = make_space(
         recipe,
         space,

@@ -146,11 +146,10 @@ def make_space(
 
 
 def project(
-    hyperparameters: Hyperparameters, types: Iterable[str], rules: Rules | None = None
+    hyperparameters: Hyperparameters, types: Iterable[str], rules: Rules
 ) -> Hyperparameters:
     """The same hyperparameters without depth: each type's mean over the layers, in log2."""
     log2: dict[str, float] = {}
-    rules = Rules() if rules is None else rules
     for tunable in tunables_of(rules.optimizers):
         for module_type in _tuned_types(tunable, tuple(types), rules):
             total = [

@@ -105,9 +105,10 @@ def _shown(source: str | Callable[[Scale], nn.Module]) -> str:
 
 def small_copy(source: str) -> nn.Module | None:
     """A Hugging Face model of one head of keys and two blocks, to be run; None of other sources."""
-    if not source.startswith("hf:"):
+    if not source.startswith(("hf:", UNTIED)):
         return None
-    maker = HuggingFace(source, _config(source.removeprefix("hf:")), vocab=256)
+    maker = maker_from(source, vocab=256)
+    assert isinstance(maker, HuggingFace)
     width = maker._step()
     try:
         return maker(Scale(width=width, depth=2, batch=1, tokens=1))

@@ -223,7 +223,7 @@ class Recipe:
 
     def save(self, path: str | Path) -> None:
         """Write the recipe; an older file survives until the new one is complete."""
-        write_text_atomically(Path(path), json_text(self.to_dict()))
+        write_text_atomically(Path(path).expanduser(), json_text(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
         """What is written to disk."""

@@ -142,7 +142,7 @@ def load_weights(model: nn.Module, run: str | Path) -> int:
     >>> cdp.load_weights(model, "runs/b")
     4
     """
-    path = find_checkpoint(Path(run))
+    path = find_checkpoint(Path(run).expanduser())
     if path is None:
         raise CompletedpError(f"there is no checkpoint in {str(run)!r}: train again")
     wanted = {name: value.detach() for name, value in _weights(model).items()}

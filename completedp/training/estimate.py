@@ -211,6 +211,7 @@ def estimate_run(
         steps=steps,
         tokens=steps * scale.batch,
         flop=whole.flop * part,
+        at_peak=whole.at_peak * part,
         shapes=int(compile),
     )
     own = task.data.examples(scale.batch) // ranks

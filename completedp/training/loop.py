@@ -366,7 +366,6 @@ class _Run:
         on_cpu = self.ranks.device.type == "cpu"
         self.read_at = self.step + (1 if on_cpu else max(1, min(CHECK_EVERY, int(pace))))
         self.read_last = now
-        self._read_noise()
         for (step, _), each in zip(self.pending, losses, strict=True):
             loss = sum(each) / len(each)
             if step == 1:
@@ -376,21 +375,22 @@ class _Run:
                 self.last_finite = loss
             if step % self.config.log_every == 0 or step in (1, steps) or diverged:
                 self._log_step(step, loss)
+            self._read_noise(step)  # where it belongs: trackers drop rows that go back
             if diverged:
                 self.step = step
                 raise _DivergedError
         self.pending.clear()
 
-    def _read_noise(self) -> None:
-        """Bring what was measured to the host, and log the batch that follows from the last few."""
-        for step, local in self.pending_noise:
+    def _read_noise(self, now: int) -> None:
+        """Bring what was measured at a step to the host; log the batch that the last few give."""
+        while self.pending_noise and self.pending_noise[0][0] <= now:
+            step, local = self.pending_noise.pop(0)
             self.noise.add([sum(each) for each in zip(*self.ranks.gather(local), strict=True)])
             named = {"critical_batch": self.noise.critical_batch}
             named["noise_scale"] = self.noise.noise_scale
             row = {name: found.batch for name, found in named.items() if found is not None}
             if row:
                 self._log({"step": step, **row})
-        self.pending_noise.clear()
 
     def _log(self, row: dict[str, Any]) -> None:
         if self.metrics is not None:

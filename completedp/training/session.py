@@ -78,6 +78,7 @@ def train(
         context=task.data.unit,
         eval_sequences=eval_examples,
         z_loss=z_loss,
+        override=tuple(f"{pattern}={kind}" for pattern, kind in (overrides or {}).items()),
         **target.to_dict(),
         **options,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from completedp.evidence.figures.bowl import Losses, Range, bottom, planned_octaves
@@ -135,10 +136,9 @@ class BaseSize:
     def _finding(self, at: BaseSizes, row: Mapping[str, Any]) -> Finding:
         last, penalty, half = at.factors[-1], row["penalty"], row["half"]
         interval = None if penalty is None else (penalty - half, penalty + half)
-        fraction = last // row["factor"]
         return judged(
-            f"tuned at 1/{fraction} of the width and depth, the large model loses at most "
-            f"{at.allowed:g} nats",
+            f"tuned at {Fraction(row['factor'], last)} of the width and depth, the large model "
+            f"loses at most {at.allowed:g} nats",
             penalty,
             interval,
             unit="nats",

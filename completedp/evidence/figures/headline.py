@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from completedp.common.files import plain
 from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED
 from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
 from completedp.evidence.figures.headline_drawing import draw
@@ -251,9 +252,9 @@ class Headline:
         raw = [[asdict(run), list(found)] for run, found in losses.items()]
         return Found(
             findings=_findings(rows, regret, at),
-            summary=_plain(summary),
-            numbers=_plain(numbers),
-            raw=_plain(raw),
+            summary=plain(summary),
+            numbers=plain(numbers),
+            raw=plain(raw),
             text=_table(rows, regret),
             svg=draw(
                 self.claim,
@@ -404,15 +405,6 @@ def _table(rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float]) -> st
         lost = ", ".join(f"{arm} {nats:.4f}" for arm, nats in regret.items())
         out.append(f"regret of the learning rate at the target: {lost}")
     return "\n".join(out)
-
-
-def _plain(value: Any) -> Any:
-    """Without infinities, for JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _TWICE = Ratios(width=2, depth=2, batch=2, tokens=4)

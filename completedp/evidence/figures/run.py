@@ -18,7 +18,13 @@ import torch
 
 import completedp
 from completedp.common.errors import CompletedpError
-from completedp.common.files import read_json, write_bytes_atomically, write_text_atomically
+from completedp.common.files import (
+    json_text,
+    plain,
+    read_json,
+    write_bytes_atomically,
+    write_text_atomically,
+)
 from completedp.common.process import only_process
 from completedp.evidence.figures.figure import SPEEDS, TINY, Figure, Found, cost_text
 from completedp.evidence.figures.lab import Lab, check_sources, stdlib_tokens
@@ -71,10 +77,11 @@ def run_figure(
             found = figure.run(size, None)
         seconds = _seconds(out / f"{name}.json", size, watch.seconds)
         device = choose_device((options or WorkerConfig()).device if trains else "cpu")
-        written = _written(figure, size, found, seconds, data, model, device)
-        write_text_atomically(out / f"{name}.json", json.dumps(written, indent=2) + "\n")
+        # A trial that diverged is a measurement, too, and has no number.
+        written = plain(_written(figure, size, found, seconds, data, model, device))
+        write_text_atomically(out / f"{name}.json", json_text(written))
         write_text_atomically(out / f"{name}.svg", found.svg)
-        packed = json.dumps(found.raw, allow_nan=False, separators=(",", ":")).encode()
+        packed = json.dumps(plain(found.raw), allow_nan=False, separators=(",", ":")).encode()
         write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))
         watch.finished()
     return found, written

@@ -143,7 +143,7 @@ class SearchCurves:
             del engines[CMA]
         searches = {arm: search(arm, start, "kronecker", name) for arm, name in engines.items()}
         middle = searches[OURS].recommended_after(at.trials)
-        flat = project(middle.hyperparameters, task.types(at.setting.base))
+        flat = project(middle.hyperparameters, task.types(at.setting.base), middle.rules)
         narrow = replace(middle, hyperparameters=flat)
         searches[TYPE] = search(TYPE, narrow, "type", ENGINES[OURS])
         searches[FULL] = search(FULL, middle, "full", ENGINES[OURS])

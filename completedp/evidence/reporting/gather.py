@@ -70,7 +70,7 @@ def gather(paths: Sequence[str]) -> list[Part]:
         raise CompletedpError(f"what is to be reported? Name one or more paths, each {_KNOWN}")
     found = Gathered()
     for text in paths:
-        if text.startswith("postgresql"):
+        if "://" in text:  # a store's URL, whose password is nobody's to read
             found.parts += _store_parts(text, text.rpartition("/")[2])
             continue
         path = Path(text).expanduser()
@@ -254,7 +254,7 @@ def read_as(what: str, where: Path | str) -> Iterator[None]:
 
 def _is_store(path: Path) -> bool:
     """Whether a SQLite file has the tables of a store."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
         try:
             found = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
         except sqlite3.DatabaseError:

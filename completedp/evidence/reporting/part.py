@@ -64,7 +64,7 @@ def command(*words: str, **options: object) -> str:
     parts = ["completedp", *words]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        if value is None or value is False or value == ():
+        if value is None or value is False or value in ((), []):
             continue
         if value is True:
             parts.append(flag)

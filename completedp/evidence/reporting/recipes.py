@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from completedp.evidence.report import Report
@@ -79,7 +80,8 @@ def _ladder(report: Report, evidence: Evidence) -> None:
         scale = str(rung.scale)
         for standing in rung.standings:
             chosen = "chosen" if standing.candidate == evidence.chosen else ""
-            rows.append([scale, standing.candidate, f"{standing.mean:.4f}", chosen])
+            mean = f"{standing.mean:.4f}" if math.isfinite(standing.mean) else "diverged"
+            rows.append([scale, standing.candidate, mean, chosen])
             scale = ""
     if rows:
         report.heading("Where it was checked, on fresh seeds", level=3)

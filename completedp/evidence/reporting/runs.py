@@ -20,6 +20,7 @@ from completedp.evidence.reporting.part import (
     command,
     number,
 )
+from completedp.lm.shape import Shape
 from completedp.theory.horizon import is_batch_known
 from completedp.theory.recipe import Recipe
 from completedp.training.config import TrainConfig
@@ -170,6 +171,9 @@ def _command(run: Run) -> str:
         if name in usual and value != usual[name] and not isinstance(value, dict)
     }
     shape = run.config.get("shape")
-    if isinstance(shape, dict) and shape.get("head_dim"):
-        given["head_dim"] = shape["head_dim"]
+    if isinstance(shape, dict):
+        usual = {field.name: field.default for field in fields(Shape)}
+        given |= {k: v for k, v in shape.items() if k in usual and v != usual[k]}
+    if given.pop("qk_norm", True) is False:  # the one that is left out by a flag
+        given["no_qk_norm"] = True
     return command("train", **given)
