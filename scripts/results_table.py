@@ -82,7 +82,8 @@ def _findings(name: str, result: dict[str, Any]) -> list[str]:
     for finding in result["findings"]:
         cells = [finding["claim"], _number(finding["measured"], finding["unit"])]
         low, high = _number(finding["low"]), _number(finding["high"])
-        cells += [f"{low} to {high}" if low and high else "", finding["verdict"]]
+        sure = low and high and finding["low"] < finding["high"]  # else one number, no sample
+        cells += [f"{low} to {high}" if sure else "", finding["verdict"]]
         lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     return lines + _drifts(result["numbers"].get("curves", ()))
 

@@ -23,11 +23,12 @@ from completedp.evidence.figures import (
     lr_width,
     schedules,
     search_curves,
+    sweeps,
     tokens_exponent,
     tokens_law,
     tree,
 )
-from completedp.evidence.figures.bowl import Range, bottom, loss_there, next_points
+from completedp.evidence.figures.bowl import Range, bottom, loss_there, next_points, points_for
 from completedp.evidence.figures.figure import (
     SIZES,
     SPEEDS,
@@ -38,13 +39,14 @@ from completedp.evidence.figures.figure import (
     spread,
     student,
 )
-from completedp.evidence.figures.lab import Lab
+from completedp.evidence.figures.lab import Ended, Lab
 from completedp.evidence.figures.lines import MOVES, STAYS, Curve
 from completedp.evidence.figures.registry import FIGURES, figure_named
 from completedp.evidence.figures.run import raw_of, run_figure, text_of
 from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.figures.sweeps import Sweep
 from completedp.studies import worker
+from completedp.studies.cells import Wanted
 from completedp.studies.store import Store
 from completedp.training.slots import Slots
 
@@ -76,7 +78,9 @@ def test_intervals_of_few_seeds_are_wide() -> None:
     """Student's t is the tables', and the parts of a difference add up in squares."""
     for freedom, value in ((1, 12.706), (2, 4.303), (4, 2.776), (10, 2.228), (100, 1.984)):
         assert student(freedom) == pytest.approx(value, rel=0.01)
-    assert spread([3.0, 4.0], seeds=3) == pytest.approx(student(4) * 5.0)
+    assert spread([1.0, 1.0], seeds=3) == pytest.approx(student(4) * math.sqrt(2))
+    assert spread([3.0, 4.0], seeds=3) == pytest.approx(student(3) * 5.0)  # Welch's 3.7
+    assert spread([0.01, 5.0], seeds=3) == pytest.approx(student(2) * 5.0, rel=1e-4)
     assert spread([1.0, 1.0], seeds=1) == math.inf
 
 
@@ -197,6 +201,43 @@ def test_a_drift_at_the_narrow_end_is_the_base_s() -> None:
     )
     stays = {curve: measured(lambda octave, seed: octave**2) for curve in curves}
     assert lr_width.FIGURE.judge(at, stays).numbers["from_the_second"] == []
+
+
+def test_what_the_first_optimum_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the bottom has moved so far that its curve ends before the first one's optimum;
+    it diverges where a trial has, and nothing is said of what nobody trained."""
+    broken = math.inf
+
+    class Study:
+        def check(self, wanted: Wanted) -> None: ...
+
+        def trained(self, wanted: dict[Any, Wanted]) -> dict[Any, Ended]:
+            return {key: self.ended(each) for key, each in wanted.items()}
+
+        def ended(self, wanted: Wanted) -> Ended:
+            grown = math.log2(wanted.site.scale.width / AT.setting.base.width)
+            moves = wanted.site.rules.parameterisation == "sp"
+            place = wanted.octaves[0] + (2.0 * grown if moves else 0.0)
+            loss = 2.0 + 0.1 * place**2 if place < broken else math.inf
+            return Ended(loss=loss, first=0.0, lowest=0.0, last=0.0)
+
+    monkeypatch.setattr(sweeps, "_study", lambda *_: Study())
+    lab: Any = None
+    found = lr_width.FIGURE.judge(AT, sweeps.measure(lab, AT, "lr"))
+    rows = {(row["line"], row["factor"]): row for row in found.numbers["curves"]}
+    assert rows["sp", 8]["drift"] == pytest.approx(-6.0)
+    assert rows["sp", 8]["cost"] == pytest.approx(0.1 * 6.0**2)
+    assert rows["completedp", 8]["cost"] == pytest.approx(0.0)
+    broken = 5.0
+    found = lr_width.FIGURE.judge(AT, sweeps.measure(lab, AT, "lr"))
+    rows = {(row["line"], row["factor"]): row for row in found.numbers["curves"]}
+    assert rows["sp", 8]["diverges"]
+    assert not rows["sp", 2]["diverges"]
+    curve = {-1.0: {0: 2.1}, 0.0: {0: 2.0}, 1.0: {0: 2.1}}
+    assert loss_there(curve, 1.5) is None
+    assert points_for(1.5, curve, OVER) == [(2.0, 0)]
+    assert points_for(2.5, curve, OVER) == [(2.0, 0), (3.0, 0)]
+    assert points_for(0.5, curve, OVER) == []
 
 
 def test_rescaled_optima_are_compared_after_division() -> None:

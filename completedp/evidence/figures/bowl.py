@@ -92,14 +92,34 @@ def bottom(losses: Losses, over: Range) -> Optimum:
     return find_optimum([np.array(whole)], np.array(found))
 
 
-def loss_there(losses: Losses, octave: float) -> float:
-    """The mean loss at any octave within the curve; infinite beyond it."""
+def loss_there(losses: Losses, octave: float) -> float | None:
+    """The mean loss at any octave within the curve: infinite beside one that diverged.
+
+    None beyond the curve, where nothing was measured.
+    """
     means = mean_losses(losses)
-    there = sorted(octave for octave in means if math.isfinite(means[octave]))
+    there = sorted(means)
     if not there or not there[0] <= octave <= there[-1]:
+        return None
+    beside = max(o for o in there if o <= octave), min(o for o in there if o >= octave)
+    if not all(math.isfinite(means[o]) for o in beside):
         return math.inf
+    there = [o for o in there if math.isfinite(means[o])]
     column = np.array([[means[o]] for o in there])
     return loss_at([np.array(there)], column, [octave])
+
+
+def points_for(octave: float, losses: Losses, over: Range) -> list[tuple[float, int]]:
+    """What to train to know the loss at an octave; nothing where the curve reaches that far."""
+    if loss_there(losses, octave) is not None:
+        return []
+    below = over.octaves[0] + math.floor((octave - over.octaves[0]) / over.step) * over.step
+    return [
+        (place, seed)
+        for place in (below, below + over.step)
+        for seed in range(over.first)
+        if seed not in losses.get(place, {})
+    ]
 
 
 def planned_octaves(low: float, high: float, step: float = 1.0) -> tuple[float, ...]:

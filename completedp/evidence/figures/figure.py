@@ -76,9 +76,16 @@ def size_of_change(change: float, half: float) -> tuple[float, float]:
 
 
 def spread(errors: Iterable[float], seeds: int) -> float:
-    """Half the interval of 95 % of a sum or difference, from the standard errors of its parts."""
-    parts = list(errors)
-    return student(len(parts) * (seeds - 1)) * math.hypot(*parts)
+    """Half the interval of 95 % of a sum or difference, from the standard errors of its parts.
+
+    Welch's: of parts with unlike errors the larger one's few seeds count.
+    """
+    whole, fourths = 0.0, 0.0
+    for error in errors:
+        whole, fourths = whole + error**2, fourths + error**4
+    if not whole:
+        return 0.0 if seeds > 1 else math.inf
+    return student(math.floor((seeds - 1) * whole**2 / fourths + 1e-9)) * math.sqrt(whole)
 
 
 def student(freedom: int) -> float:

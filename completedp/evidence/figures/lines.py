@@ -86,7 +86,8 @@ class Row:
     since: float | None
     """Octaves from the optimum at the factor before."""
     cost: float | None
-    """Loss lost by using the first optimum; infinite where that diverges."""
+    """Loss lost by using the first optimum: infinite where that diverges, None where nobody knows.
+    """
 
 
 def begun_at(curve: Curve, over: Range) -> Range:
@@ -113,7 +114,8 @@ def rows_of(line: Line, at: SweepSize, measured: Mapping[Curve, Losses]) -> list
             errors = [x.errors[0] for x in (optima[0], optimum) if x.errors is not None]
             half = spread(errors, at.over.seeds) if len(errors) == 2 else None
         if first is not None and optimum.loss is not None:
-            cost = max(0.0, loss_there(losses, first + moved) - optimum.loss)
+            there = loss_there(losses, first + moved)
+            cost = None if there is None else max(0.0, there - optimum.loss)
         found.append(
             Row(
                 line=line.name,
@@ -135,7 +137,7 @@ def table(rows: Sequence[Row]) -> str:
     wide = max(len(row.line) for row in rows)
     out = [
         f"{'':<{wide}} {'scale':>6} {'optimum, octaves':>17} {'drift':>15} {'since':>6} "
-        f"{'best loss':>10} {'cost':>9}"
+        f"{'best loss':>10} {'cost':>12}"
     ]
     for row in rows:
         place = "not bracketed" if row.octaves is None else f"{row.octaves:+.2f}"
@@ -144,11 +146,11 @@ def table(rows: Sequence[Row]) -> str:
         drift += "" if row.half is None else f" +- {row.half:.2f}"
         since = "" if row.since is None else f"{row.since:+.2f}"
         loss = "diverged" if row.loss is None else f"{row.loss:.4f}"
-        cost = "" if row.cost is None else f"{row.cost:.4f}"
+        cost = "not measured" if row.cost is None else f"{row.cost:.4f}"
         cost = "diverges" if row.cost == math.inf else cost
         out.append(
             f"{row.line:<{wide}} {'x' + str(row.factor):>6} {place:>17} {drift:>15} {since:>6} "
-            f"{loss:>10} {cost:>9}"
+            f"{loss:>10} {cost:>12}"
         )
     return "\n".join(out)
 
@@ -160,7 +162,7 @@ def drift_table(curves: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[li
     for curve in curves:
         if curve["factor"] in factors:
             found.setdefault(str(curve["line"]), []).append(_drift(curve))
-    header = ["octaves of drift (nats lost)", *(f"x{factor}" for factor in factors)]
+    header = ["octaves of drift; lowest loss (lost)", *(f"x{factor}" for factor in factors)]
     return header, [[line, *cells] for line, cells in found.items()]
 
 
@@ -168,8 +170,9 @@ def _drift(curve: Mapping[str, Any]) -> str:
     if curve["drift"] is None:
         return "not bracketed"
     half = "" if curve["half"] is None else f" +- {curve['half']:.2f}"
-    lost = "diverges" if curve["diverges"] else f"{curve['cost']:.3f}"
-    return f"{curve['drift']:+.2f}{half} ({lost})"
+    lost = "not measured" if curve["cost"] is None else f"{curve['cost']:.3f}"
+    lost = "diverges" if curve["diverges"] else lost
+    return f"{curve['drift']:+.2f}{half}; {curve['loss']:.3f} ({lost})"
 
 
 def words(vary: str) -> str:

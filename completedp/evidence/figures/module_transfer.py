@@ -137,13 +137,14 @@ class ModuleTransfer:
                     at_least=0.0,
                 )
             )
-            lost = [float(x) for x in here[one] - here[int(np.argmin(means))]]
-            mean, spread = mean_and_half(lost)
+            others = [place for place in range(len(at.along)) if place != one]
+            best = min(others, key=lambda place: float(means[place]))
+            lost, around = mean_and_half((here[one] - here[best]).tolist())
             findings.append(
                 judged(
                     f"{name}: on the line nothing is better than them by more than 0.01 nats",
-                    mean,
-                    (mean - spread, mean + spread),
+                    lost,
+                    (lost - around, lost + around),
                     unit="nats",
                     at_most=0.01,
                 )

@@ -7,11 +7,18 @@ by scale; the verdict is the drift of the bottom over the whole axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from completedp.evidence.figures.bowl import Losses, Range, bottom, mean_losses, next_points
+from completedp.evidence.figures.bowl import (
+    Losses,
+    Range,
+    bottom,
+    mean_losses,
+    next_points,
+    points_for,
+)
 from completedp.evidence.figures.drawing import INK
 from completedp.evidence.figures.figure import (
     PASS,
@@ -134,32 +141,37 @@ def _since(factor: int, row: Mapping[str, Any]) -> str:
 
 
 def measure(lab: Lab, at: SweepSize, vary: str) -> dict[Curve, Losses]:
-    """Every curve of a sweep, to where its bottom is measured.
+    """Every curve of a sweep, to where its bottom is measured, and the first one's optimum on it.
 
-    Scale by scale, the largest first, so that a program is compiled once and has many trials.
+    Each line's first scale first; then scale by scale, the largest first, so that a program is
+    compiled once and has many trials.
     """
     studies: dict[Any, ListedStudy] = {}
     for line in at.lines:
-        kind = line.shape, line.rules.weight_decay
-        if kind not in studies:
-            studies[kind] = _study(lab, at.setting, line, vary)
-    measured: dict[Curve, dict[float, dict[int, float]]] = {}
+        if _kind(line) not in studies:
+            studies[_kind(line)] = _study(lab, at.setting, line, vary)
     curves = [Curve(line, factor) for line in at.lines for factor in at.factors]
     places = {curve: curve.line.scale(at.setting.base, curve.factor) for curve in curves}
     for curve in curves:
-        studies[curve.line.shape, curve.line.rules.weight_decay].check(
-            _wanted(curve, places[curve], 0.0, 0)
-        )
-    for scale in sorted(set(places.values()), key=work_of, reverse=True):
-        for kind, study in studies.items():
-            here = [
-                curve
-                for curve in curves
-                if places[curve] == scale
-                and (curve.line.shape, curve.line.rules.weight_decay) == kind
-            ]
-            measured |= _bottoms(study, here, scale, at.over)
+        studies[_kind(curve.line)].check(_wanted(curve, places[curve], 0.0, 0))
+    measured: dict[Curve, dict[float, dict[int, float]]] = {}
+    optima: dict[Line, float] = {}
+    for firsts in (True, False):
+        rest = [curve for curve in curves if (curve.factor == at.factors[0]) == firsts]
+        for scale in sorted({places[curve] for curve in rest}, key=work_of, reverse=True):
+            for kind, study in studies.items():
+                here = [c for c in rest if places[c] == scale and _kind(c.line) == kind]
+                measured |= _bottoms(study, here, scale, at.over, optima)
+        for curve in rest if firsts else ():
+            found = bottom(measured[curve], at.over).octaves
+            if found is not None:
+                optima[curve.line] = found[0]
     return {curve: measured[curve] for curve in curves}
+
+
+def _kind(line: Line) -> Any:
+    """Lines of one kind share a study."""
+    return line.shape, line.rules.weight_decay
 
 
 def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
@@ -175,19 +187,37 @@ def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
 
 
 def _bottoms(
-    study: ListedStudy, curves: Sequence[Curve], scale: Scale, over: Range
+    study: ListedStudy,
+    curves: Sequence[Curve],
+    scale: Scale,
+    over: Range,
+    optima: Mapping[Line, float],
 ) -> dict[Curve, dict[float, dict[int, float]]]:
+    """Curves at one scale: where their bottoms are, then what the first scale's optimum costs."""
     found: dict[Curve, dict[float, dict[int, float]]] = {curve: {} for curve in curves}
-    while True:
+
+    def trained(points: Callable[[Curve], list[tuple[float, int]]]) -> bool:
         wanted = {
             (curve, octave, seed): _wanted(curve, scale, octave, seed)
-            for curve, losses in found.items()
-            for octave, seed in next_points(losses, begun_at(curve, over))
+            for curve in curves
+            for octave, seed in points(curve)
         }
-        if not wanted:
-            return found
-        for (curve, octave, seed), ended in study.trained(wanted).items():
-            found[curve].setdefault(octave, {})[seed] = ended.loss
+        ended = study.trained(wanted) if wanted else {}
+        for (curve, octave, seed), trial in ended.items():
+            found[curve].setdefault(octave, {})[seed] = trial.loss
+        return bool(wanted)
+
+    while trained(lambda curve: next_points(found[curve], begun_at(curve, over))):
+        pass
+
+    def of_the_first(curve: Curve) -> list[tuple[float, int]]:
+        if curve.line not in optima:
+            return []
+        octave = optima[curve.line] + curve.line.rescaled * math.log2(curve.factor)
+        return points_for(octave, found[curve], over)
+
+    trained(of_the_first)
+    return found
 
 
 def _study(lab: Lab, setting: Setting, line: Line, vary: str) -> ListedStudy:
