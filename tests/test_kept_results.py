@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from judge_again import NAMES, judged_again
+from judge_again import NAMES, RESULTS, judged_again
 
 from completedp.common.files import plain
+from completedp.evidence.figures.figure import setting_of
+from completedp.evidence.figures.registry import FIGURES
 
 
 def assert_same(mine: Any, written: Any) -> None:
@@ -33,3 +36,10 @@ def test_a_verdict_follows_from_its_measurements(name: str) -> None:
     assert_same(plain([vars(finding) for finding in found.findings]), written["findings"])
     assert_same(plain(found.numbers), written["numbers"])
     assert_same(plain(found.summary), {key: written[key] for key in found.summary})
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_what_was_run_is_what_would_be_run_today(name: str) -> None:
+    """A figure that was given another base since has no results until it is run again."""
+    written = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    assert written["setting"] == plain(setting_of(FIGURES[name], written["size"]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from completedp.theory.roles import Role
@@ -168,6 +168,11 @@ class Figure(Protocol):
         """Where the paper says it."""
         ...
 
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """What is trained at each size; those that train have a `setting`."""
+        ...
+
     def cost(self, size: str) -> Cost:
         """What a size takes."""
         ...
@@ -175,6 +180,12 @@ class Figure(Protocol):
     def run(self, size: str, lab: Any) -> Found:
         """Train what is not trained yet in a `Lab`, judge, and draw."""
         ...
+
+
+def setting_of(figure: Figure, size: str) -> dict[str, Any] | None:
+    """The base and the values that a figure's trials start from, as plain values."""
+    found = getattr(figure.sizes[size], "setting", None)
+    return None if found is None else asdict(found)
 
 
 def cost_text(figure: Figure, size: str, speed: Speed | None = None) -> str:

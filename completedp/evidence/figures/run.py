@@ -26,7 +26,14 @@ from completedp.common.files import (
     write_text_atomically,
 )
 from completedp.common.process import only_process
-from completedp.evidence.figures.figure import SPEEDS, TINY, Figure, Found, cost_text
+from completedp.evidence.figures.figure import (
+    SPEEDS,
+    TINY,
+    Figure,
+    Found,
+    cost_text,
+    setting_of,
+)
 from completedp.evidence.figures.lab import Lab, check_sources, stdlib_tokens
 from completedp.evidence.figures.registry import figure_named
 from completedp.evidence.figures.stopwatch import Stopwatch
@@ -115,6 +122,7 @@ def _written(
         "size": size,
         "data": "stdlib" if data is None else Path(data).name,
         "model": model or "reference",
+        "setting": setting_of(figure, size),
         "findings": [vars(finding) for finding in found.findings],
         **found.summary,
         "numbers": found.numbers,
