@@ -29,7 +29,8 @@ LONGEST_TAU = 10
 tau is around (tokens a parameter)^-0.53, below 1 (Power Lines, 2505.13738)."""
 MOST_BATCH_FOR_TOKENS = 2
 """How much more the batch may grow than the tokens do. By the rule, and at the base's best learning
-rate, x2 cost 0.03 nats, x4 cost 0.5 and x8 0.7 (docs/transfer.md, a base of 1,024 steps)."""
+rate, x4 cost 0.6 nats from a base of 1,024 steps (docs/transfer.md); from one of 8,192 steps x4 cost
+0.01 and x8 0.1 (docs/results.md, lr-batch)."""
 LEAST_MEMORY = 10
 """Steps that second moments average over, 1/(1 - beta2). The batch rule is that of a limit in which
 these are many. The shortest that was seen to train well, on the default recipe's ladder, is 13."""
@@ -121,7 +122,8 @@ def few_steps(ratios: Ratios) -> Iterator[str]:
         yield (
             f"the batch grows x{ratios.batch:.3g} and the tokens x{ratios.tokens:.3g}: beyond "
             f"x{MOST_BATCH_FOR_TOKENS} of the tokens' growth the batch rule broke at the base's "
-            "best learning rate (x4 cost 0.5 nats); grow both, or tune at a larger batch"
+            "best learning rate (x4 cost 0.6 nats from 1,024 steps, x8 0.1 from 8,192); grow both, "
+            "or tune at a larger batch"
         )
 
 

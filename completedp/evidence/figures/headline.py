@@ -4,7 +4,7 @@ The arms; all but the first are tuned by the same engine, with trials at the bas
 and longer scale, and chosen by the same ladder:
 
     untuned   where `global` starts
-    uniform   one value for every module, the initial scale among them: the paper's baseline
+    uniform   one value for every module, the initial scale among them, as the paper's baseline has
     global    the same, from an embedding that starts eight times larger than the rest
     module    the first trials of `global`, then as many over module types as it has besides
 
