@@ -33,3 +33,12 @@ class ScaleWarning(UserWarning):
     >>> with warnings.catch_warnings():  # not to see them
     ...     warnings.simplefilter("ignore", cdp.ScaleWarning)
     """
+
+
+class ModelWarning(UserWarning):
+    """A model was not seen to run, so what it was taken for rests on names and shapes alone.
+
+    >>> import warnings, completedp as cdp
+    >>> with warnings.catch_warnings():  # not to see them
+    ...     warnings.simplefilter("ignore", cdp.ModelWarning)
+    """
