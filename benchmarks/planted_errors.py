@@ -54,11 +54,12 @@ def every_shift(by: float) -> Iterator[Shift]:
 
 def has_no_effect(shift: Shift) -> bool:
     """Exponents that nothing uses: vectors are not drawn, only logits have a multiplier, and the
-    reference model ties nothing (tests/test_tied.py plants errors in that row)."""
+    reference model ties nothing (tests/test_tied.py plants errors in that row) and has no bias on
+    its embedding."""
     if shift.role == "residual":
         return False
     role = Role(shift.role)
-    if role is Role.TIED_EMBEDDING:
+    if role in (Role.TIED_EMBEDDING, Role.INPUT_BIAS):
         return True
     if shift.hyperparameter == "init_std":
         return not role.is_matrix

@@ -21,6 +21,7 @@ from studies import write_tokens
 from torch import Tensor, nn
 
 import completedp as cdp
+from completedp.apply.classify import read
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
 from completedp.studies.session import search
@@ -608,3 +609,46 @@ def test_a_run_with_other_overrides_is_another_run(tokens: str, tmp_path: Path) 
     cdp.train(None, recipe, TEXT, overrides=first, stop_after=2, **options)
     assert "override" in error_of(cdp.train, None, recipe, TEXT, overrides=other, **options)
     assert cdp.train(None, recipe, TEXT, overrides=first, **options).status == "ok"
+
+
+class WithPatchBias(own.ViT):
+    """As most have it."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.patch_embedding = nn.Linear(own.PATCH**2, width)
+
+
+def with_patch_bias(scale: Scale) -> nn.Module:
+    return WithPatchBias(scale.width, scale.depth)
+
+
+def test_the_bias_of_patches_is_of_the_input() -> None:
+    """Named with its weight, the bias of an embedding has the input's rules, whose eps falls with
+    the width as its gradient does, and starts at 0."""
+    recipe = cdp.Recipe.for_model(with_patch_bias(IMAGES), IMAGES, overrides=own.VIT_OVERRIDES)
+    wide = replace(IMAGES, width=64)
+    found = cdp.plan(with_patch_bias(wide), recipe, wide)
+    bias, weight = found["patch_embedding.bias"], found["patch_embedding.weight"]
+    assert (bias.info.type, bias.info.role) == ("embedding_bias", "input_bias")
+    assert (bias.lr, bias.eps, bias.init_value) == (weight.lr, weight.eps, 0.0)
+    assert bias.eps == pytest.approx(recipe.values.eps / 4)
+    vit = VIT | {"make": with_patch_bias}
+    check = cdp.gradcheck(
+        **vit, widths=(16, 32, 64, 128), depths=(2,), batch=64, steps=4, quiet=True
+    )
+    (row,) = [r for r in check.rows if (r.quantity, r.what) == ("gradient", "embedding_bias")]
+    assert row.expected == -1.0
+    assert row.verdict == "pass"
+
+
+def test_the_width_of_images_is_that_of_the_norms(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a table of tokens the blocks' norms tell the width of the stream, so that matrices
+    in blocks are known by what they read and write, and no type is offered that cannot be."""
+    with torch.device("meta"):
+        reading = read(with_patch_bias(IMAGES))
+    known = {tensor.name: tensor.type for tensor in reading.known}
+    assert known["blocks.0.attn.c_attn.weight"] == "qkv"
+    assert known["blocks.0.mlp.c_proj.weight"] == "mlp_out"
+    offered = {kind for each in reading.suggestions for kind in each.types}
+    assert not offered & {"latent_up", "q_norm", "k_norm"}

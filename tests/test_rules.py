@@ -40,6 +40,7 @@ GOLDEN = {
         1.0,
         {
             "input_embedding": (1, 1, 0.25, 1),
+            "input_bias": (1, 1, 0.25, 1),
             "tied_embedding": (1, 1, 0.25, 1),
             "hidden_weight": (0.5, 0.25, 0.0625, 4),
             "hidden_bias": (1, 1, 0.0625, 1),
@@ -58,6 +59,7 @@ GOLDEN = {
         1.0,
         {
             "input_embedding": (1, 1, 0.25, 1),
+            "input_bias": (1, 1, 0.25, 1),
             "tied_embedding": (1, 1, 0.25, 1),
             "hidden_weight": (0.5, 0.125, 0.125, 4),
             "hidden_bias": (1, 0.5, 0.125, 1),
@@ -76,6 +78,7 @@ GOLDEN = {
         1.0,
         {
             "input_embedding": (1, 1, 1 / 2, 1),
+            "input_bias": (1, 1, 1 / 2, 1),
             "tied_embedding": (1, 1, 1 / 2, 1),
             "hidden_weight": (2**-0.5, 1 / 6, 1 / 6, 2),
             "hidden_bias": (1, 1 / 3, 1 / 6, 1),
@@ -94,6 +97,7 @@ GOLDEN = {
         0.25,
         {
             "input_embedding": (1, 0.5, 0.5, 0.5),
+            "input_bias": (1, 0.5, 0.5, 0.5),
             "tied_embedding": (1, 0.5, 0.5, 0.5),
             "hidden_weight": (0.5, 0.125, 0.125, 2),
             "hidden_bias": (1, 0.5, 0.125, 0.5),
@@ -112,6 +116,7 @@ GOLDEN = {
         0.25,
         {
             "input_embedding": (1, 0.5, 0.5, 0.5),
+            "input_bias": (1, 0.5, 0.5, 0.5),
             "tied_embedding": (1, 0.5, 0.5, 0.5),
             "hidden_weight": (0.5, 0.0625, 0.25, 2),
             "hidden_bias": (1, 0.25, 0.25, 0.5),
@@ -136,6 +141,7 @@ OTHERS = {
     "mup": ONES
     | {
         "input_embedding": (1, 1, 0.25, 1),
+        "input_bias": (1, 1, 0.25, 1),
         "tied_embedding": (1, 1, 0.25, 1),
         "hidden_weight": (0.5, 0.25, 0.25, 4),
         "hidden_bias": (1, 1, 0.25, 1),
@@ -155,6 +161,7 @@ OTHERS = {
 RESIDUAL = {"sp": 1.0, "mup": 1.0, "completep": 0.5}
 
 HIDDEN = ("hidden_weight", "hidden_bias", "hidden_norm")
+INPUTS = ("input_embedding", "input_bias", "tied_embedding")
 # Where two parameterisations' cells of width and depth differ, with alpha between 1/2 and 1.
 DIFFERENCES = {
     ("completep", "completedp"): {
@@ -162,6 +169,7 @@ DIFFERENCES = {
         ("output_weight", "lr"),
         ("output_weight", "multiplier"),
         ("input_embedding", "eps"),
+        ("input_bias", "eps"),
         ("tied_embedding", "eps"),
         ("qk_norm", "eps"),
     },
@@ -173,7 +181,7 @@ DIFFERENCES = {
         ("output_weight", "init_std"),
         ("hidden_weight", "lr"),
         ("output_weight", "lr"),
-        *((role, "eps") for role in (*HIDDEN, "qk_norm", "input_embedding", "tied_embedding")),
+        *((role, "eps") for role in (*HIDDEN, *INPUTS, "qk_norm")),
         ("tied_embedding", "init_std"),
         ("tied_embedding", "multiplier"),
         ("hidden_weight", "weight_decay"),

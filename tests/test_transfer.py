@@ -146,7 +146,8 @@ def test_roles_carry_their_facts() -> None:
         *("input_embedding", "tied_embedding", "hidden_weight", "output_weight")
     }
     assert {role for role in Role if not role.in_blocks} == {
-        *("input_embedding", "tied_embedding", "output_norm", "output_weight", "output_bias")
+        *("input_embedding", "input_bias", "tied_embedding"),
+        *("output_norm", "output_weight", "output_bias"),
     }
     assert {role for role in Role if role.width.is_the_models} == {"qk_norm", "output_bias"}
     assert width_of_type("qkv_bias") is Width.FAN_IN

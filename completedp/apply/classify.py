@@ -195,7 +195,8 @@ class Evidence:
         if (both := self._fans(place, module_type)) is None:
             raise CompletedpError(
                 f"cannot tell which dimension of {place.name} {list(place.shape)}, in "
-                f"{type(place.owner).__name__}, is its fan-in"
+                f"{type(place.owner).__name__}, is its fan-in: of weights in blocks only linear "
+                "layers, and matrices with one side as wide as the residual stream, are known"
             )
         return both[0]
 
@@ -243,8 +244,8 @@ class Evidence:
         if not MODULE_TYPES[module_type].is_matrix:
             return True
         width, own = self._structure.width, fans(place.owner) if place.key == "weight" else None
-        if width is None or own is None:
-            return self._fits(place, module_type)
+        if width is None or own is None:  # what is kept of a token is told by not being the stream
+            return module_type != "latent_up" and self._fits(place, module_type)
         if module_type == "latent_up":  # from what is kept of a token
             return own[0] != width
         if module_type in _READS | _WRITES:

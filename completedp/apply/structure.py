@@ -142,11 +142,18 @@ class Structure:
 
     @cached_property
     def width(self) -> int | None:
-        """The width of the residual stream: that of the token embedding."""
+        """The width of the residual stream: that of the token embedding, or of the blocks' norms
+        where there is none, as in a model of images."""
         if self.embedding is not None:
             return int(next(self.modules[self.embedding].parameters()).shape[-1])
         found = (p for p, _ in self.places() if names.outside_blocks(p.word) == "embedding")
-        return next((place.shape[-1] for place in found if place.layer is None), None)
+        named = next((place.shape[-1] for place in found if place.layer is None), None)
+        normed = {
+            p.shape[0]
+            for p, _ in self.places()
+            if p.layer and is_norm(p.owner) and len(p.shape) == 1 and self.branch(p) is None
+        }
+        return named if named is not None or len(normed) != 1 else normed.pop()
 
     @property
     def vocabulary(self) -> int | None:

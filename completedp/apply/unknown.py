@@ -156,6 +156,8 @@ def _fits_vector(place: Place, module_type: str, structure: Structure, branch: s
     stem, (length,) = module_type.removesuffix("_bias"), place.shape
     if module_type == "output_bias":
         return structure.vocabulary in (None, length)
+    if module_type == "embedding_bias":
+        return structure.width in (None, length)
     if structure.width is None:
         return True
     if length != structure.width:

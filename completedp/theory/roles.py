@@ -31,7 +31,8 @@ class Width(Enum):
 class Role(StrEnum):
     """The rows of the paper's Table 1, one name each, with what is true of all their tensors.
 
-    One is not in print: an embedding that the logits are made with too (tied).
+    Two are not in print: an embedding that the logits are made with too (tied), and the bias of an
+    embedding that has one, as of an image's patches.
 
     >>> Role("hidden_weight").is_matrix, Role("hidden_weight").in_blocks
     (True, True)
@@ -56,6 +57,7 @@ class Role(StrEnum):
         return role
 
     INPUT_EMBEDDING = "input_embedding", "matrix", "outside", Width.OUTPUT
+    INPUT_BIAS = "input_bias", "vector", "outside", Width.LENGTH
     TIED_EMBEDDING = "tied_embedding", "matrix", "outside", Width.OUTPUT
     HIDDEN_WEIGHT = "hidden_weight", "matrix", "in blocks", Width.FAN_IN
     HIDDEN_BIAS = "hidden_bias", "vector", "in blocks", Width.LENGTH
@@ -69,6 +71,7 @@ class Role(StrEnum):
 # Every module type has one role. The order is the order of a forward pass, in which tables print.
 MODULE_TYPES: dict[str, Role] = {
     "embedding": Role.INPUT_EMBEDDING,
+    "embedding_bias": Role.INPUT_BIAS,
     "tied_embedding": Role.TIED_EMBEDDING,
     "position": Role.INPUT_EMBEDDING,
     "attn_norm": Role.HIDDEN_NORM,

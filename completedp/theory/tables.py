@@ -80,6 +80,7 @@ _START: dict[str, dict[Role, Columns]] = {
     "init_std": {  # "Init. Variances"
         #                      sp         mup        completep   completedp
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,        ONE),        # "Input Emb."
+        Role.INPUT_BIAS:      (ONE,       ONE,       ONE,        ONE),        # no row: starts at 0
         # As the input; of sp as the output, which 1/sqrt(fan-in) is for: it has no factor
         Role.TIED_EMBEDDING:  (_N**-0.5,  ONE,       ONE,        ONE),
         Role.HIDDEN_WEIGHT:   (_N**-0.5,  _N**-0.5,  _N**-0.5,   _N**-0.5),   # "Hidden weights"
@@ -93,6 +94,7 @@ _START: dict[str, dict[Role, Columns]] = {
     },
     "multiplier": {  # "Multipliers"; those of the residual branches are _RESIDUAL
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,        ONE),        # none in print
+        Role.INPUT_BIAS:      (ONE,       ONE,       ONE,        ONE),        # no row
         # What makes one row of two (above); completep has it in print for the output
         Role.TIED_EMBEDDING:  (ONE,       _N**-1,    _N**-1,     _N**-1),
         Role.HIDDEN_WEIGHT:   (ONE,       ONE,       ONE,        ONE),        # none in print
@@ -116,6 +118,7 @@ _ADAMW: dict[str, dict[Role, Columns]] = {
     "lr": {  # "Learning Rates"
         #                      sp         mup        completep            completedp
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,                 ONE),  # "Input Emb."
+        Role.INPUT_BIAS:      (ONE,       ONE,       ONE,                 ONE),  # as the input
         Role.TIED_EMBEDDING:  (ONE,       ONE,       ONE,                 ONE),  # as the input
         # "Hidden weights"
         Role.HIDDEN_WEIGHT:   (ONE,       _N**-1,    _N**-1 * _DEPTH_LR,  _N**-1 * _DEPTH_LR),
@@ -131,6 +134,8 @@ _ADAMW: dict[str, dict[Role, Columns]] = {
     "eps": {  # "AdamW eps"
         # "Input Emb."; appendix sec:completedp-embedding-epsilon-adjustment
         Role.INPUT_EMBEDDING: (ONE,       _N**-1,    ONE,                 _N**-1),
+        # no row: its gradient is the stream's, as the embedding's is
+        Role.INPUT_BIAS:      (ONE,       _N**-1,    ONE,                 _N**-1),
         # As the input; in print completep has x1 for both
         Role.TIED_EMBEDDING:  (ONE,       _N**-1,    ONE,                 _N**-1),
         # "Hidden weights/biases/norms"
@@ -147,6 +152,7 @@ _ADAMW: dict[str, dict[Role, Columns]] = {
     },
     "weight_decay": {  # "Weight decay"
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,                 ONE),  # "Rest"
+        Role.INPUT_BIAS:      (ONE,       ONE,       ONE,                 ONE),  # "Rest"
         # As the input. completep's m_N for the output, without 1/m_N in lr, is x1 if it is to train
         # as Complete(d)P does (docs/choices.md)
         Role.TIED_EMBEDDING:  (ONE,       ONE,       ONE,                 ONE),
@@ -160,6 +166,7 @@ _ADAMW: dict[str, dict[Role, Columns]] = {
     },
     "one_minus_beta": {  # "AdamW (1-beta1)", "AdamW (1-beta2)": nothing of width and depth
         Role.INPUT_EMBEDDING: (ONE,       ONE,       ONE,                 ONE),
+        Role.INPUT_BIAS:      (ONE,       ONE,       ONE,                 ONE),
         Role.TIED_EMBEDDING:  (ONE,       ONE,       ONE,                 ONE),
         Role.HIDDEN_WEIGHT:   (ONE,       ONE,       ONE,                 ONE),
         Role.HIDDEN_BIAS:     (ONE,       ONE,       ONE,                 ONE),
