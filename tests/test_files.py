@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,19 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         write_text_atomically(path, "new")
     assert names(tmp_path) == ["a"]
     assert path.read_text() == "old"
+
+
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
+    """Where a link points is written, all or nothing; what is no file is written to as it is."""
+    there, link, pipe = tmp_path / "there", tmp_path / "link", tmp_path / "pipe"
+    there.write_text("old")
+    link.symlink_to(there)
+    write_text_atomically(link, "new")
+    assert link.is_symlink()
+    assert there.read_text() == "new"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text_atomically(pipe, "said")
+    assert os.read(reader, 100) == b"said"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

@@ -37,7 +37,7 @@ from completedp.training.loop import train
 from completedp.training.metrics import read_metrics
 from completedp.training.runner import Runner
 from completedp.training.sequential import OneAtATime
-from completedp.training.trials import Trial
+from completedp.training.trials import Outcome, Trial
 
 SHAPE = Shape(head_dim=8)
 BASE = Scale(width=16, depth=2, batch=64, tokens=64 * 10)
@@ -85,6 +85,18 @@ def test_a_run_that_breaks_in_its_last_update_has_diverged(
     for file in ("result.json", "metrics.jsonl", "plan.json"):
         assert "NaN" not in (tmp_path / "run" / file).read_text()
     assert train(asked, recipe=exploding(recipe), quiet=True) == result
+
+
+def test_a_last_update_that_breaks_by_size_has_diverged(
+    data: Path, recipe: Recipe, tmp_path: Path
+) -> None:
+    """A loss that is a number, and far above the first one, is no end of a run, either."""
+    wild = exploding(recipe).with_values(lr=1e3, weight_decay=0.0)
+    result = train(config(data, tmp_path / "run", tokens=BASE.batch), recipe=wild, quiet=True)
+    assert (result.status, result.valid_loss) == ("diverged", None)
+    outcome = Outcome(trial=None, status="ok", losses=[5.5], valid_loss=12.0)  # type: ignore[arg-type]
+    assert (outcome.status, outcome.loss) == ("diverged", math.inf)
+    assert Outcome(trial=None, status="ok", losses=[5.5], valid_loss=5.0).status == "ok"  # type: ignore[arg-type]
 
 
 def test_divergence_is_an_exit_code(data: Path, recipe: Recipe, tmp_path: Path) -> None:

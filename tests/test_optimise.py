@@ -1,6 +1,7 @@
 """Optimizers from a plan: schedules that keep ratios, and states that never bring values back."""
 
 import copy
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -435,3 +436,23 @@ def test_what_torch_alone_can_do_is_torchs() -> None:
     planned = make_plan(make_recipe(PER_TYPE), **SMALL)
     for option in ("amsgrad", "foreach", "differentiable", "fused"):
         assert type(planned.adamw(**{option: True})) is torch.optim.AdamW
+
+
+@pytest.mark.parametrize(
+    ("made", "word"),
+    [
+        (torch.optim.Adam, "torch's Adam,"),
+        (torch.optim.RAdam, "torch's RAdam,"),
+        (torch.optim.NAdam, "torch's NAdam,"),
+        (partial(torch.optim.SGD, lr=0.1), "torch's SGD,"),
+        (partial(AdamW, maximize=True), "maximize=True"),
+        (partial(AdamW, amsgrad=True), "amsgrad=True"),
+    ],
+)
+def test_the_check_knows_other_optimizers(made: Any, word: str) -> None:
+    """The planned values in an optimizer that does something else with them are not the plan."""
+    found = small_plan(PER_TYPE)
+    check = found.check(made(found.param_groups()))
+    assert word in str(check)
+    assert found.check(AdamW(found.param_groups())).passed
+    assert found.check(cdp.AdamW(found.param_groups())).passed

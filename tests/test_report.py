@@ -389,3 +389,17 @@ def test_a_runs_command_is_of_its_own_shape(tmp_path: Path) -> None:
         assert flag in html
     for flag in ("--override", "--mlp-ratio", "--qk-norm"):
         assert flag not in html.replace("--no-qk-norm", "")
+
+
+def test_a_page_replaces_nothing_but_a_page(tmp_path: Path, tokens: str) -> None:
+    """The study, or the recipe, that is reported is not written over by its report."""
+    with Store(str(tmp_path / "search.db")) as store:
+        make_study(store, tokens, name="mine", trials=10)
+    make_recipe().save(tmp_path / "best.json")
+    for name in ("search.db", "best.json"):
+        path = tmp_path / name
+        before = path.read_bytes()
+        assert "is no page of ours" in error_of(write_report, [str(path)], path, "x")
+        assert path.read_bytes() == before
+    for _ in range(2):
+        write_report([str(tmp_path / "best.json")], tmp_path / "page.html", "x")

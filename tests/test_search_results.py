@@ -129,7 +129,8 @@ def test_a_full_disk_leaves_the_old_csv(
     """An export that cannot be written is one line, and what was there is as it was."""
     study = make_study(store, data, trials=7)
     path = tmp_path / "trials.csv"
-    path.write_text("old")
+    export_csv(make_study(store, data, name="older", trials=3), path)
+    old = path.read_text()
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -137,8 +138,18 @@ def test_a_full_disk_leaves_the_old_csv(
     monkeypatch.setattr(os, "fsync", full)
     said = error_of(export_csv, study, path)
     assert "No space left on device" in said
-    assert path.read_text() == "old"
+    assert path.read_text() == old
     assert [each.name for each in tmp_path.glob("*trials*")] == ["trials.csv"]
+
+
+def test_an_export_replaces_nothing_else(data: str, store: Store, tmp_path: Path) -> None:
+    """A text or a recipe of that name is kept, in one line; an earlier export is replaced."""
+    study = make_study(store, data, trials=3)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a text that somebody wrote")
+    assert "is no table of trials" in error_of(export_csv, study, corpus)
+    assert corpus.read_text() == "a text that somebody wrote"
+    assert export_csv(study, tmp_path / "trials.csv") == export_csv(study, tmp_path / "trials.csv")
 
 
 def test_csv_holds_every_trial(data: str, store: Store, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from version_1 import write_store
 from completedp.common.errors import CompletedpError
 from completedp.studies import database
 from completedp.studies.config import LONGEST_LEASE_SECONDS
+from completedp.studies.database import check_no_half_url, without_password
 from completedp.studies.engines import Proposal
 from completedp.studies.store import Claim, Store, Study
 from completedp.studies.study import IMPOSSIBLE
@@ -889,3 +890,26 @@ def test_many_may_open_a_new_store_at_once(url: str) -> None:
     assert errors == []
     with Store(url) as store:
         assert [row.number for row in store.study().trials()] == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:SECRET@host:5432/db", "postgresql://me@host:5432/db"),
+        ("postgres://me:SECRET@host/db", "postgresql://me@host/db"),
+        ("postgresql://me@host/db?password=SECRET&host=x", "postgresql://me@host/db?host=x"),
+        ("search.db", "search.db"),
+        ("sqlite:///search.db", "sqlite:///search.db"),
+    ],
+)
+def test_a_store_is_printed_without_its_password(url: str, shown: str) -> None:
+    """What commands print to be typed next has all of it but the password."""
+    assert without_password(url) == shown
+
+
+@pytest.mark.parametrize("url", ["postgresql:/u:SECRET@h/x", "postgresql//u:SECRET@h/x"])
+def test_half_a_url_is_no_path(url: str) -> None:
+    """A sign that is missing is told, without what was typed: there is a password in it."""
+    said = error_of(check_no_half_url, url)
+    assert "lacks a sign: write postgresql://" in said
+    assert "SECRET" not in said

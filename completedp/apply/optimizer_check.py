@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from completedp.apply.tensors import PlanNumbers, TensorPlan
-from completedp.theory.optimizers import LR, OPTIMIZERS
+from completedp.theory.optimizers import ADAMW, LR, OPTIMIZERS
 
 _TOLERANCE = 1e-6
 """Rates may be kept in float32."""
@@ -58,7 +59,10 @@ def _differences(plan: PlanNumbers, optimizers: Sequence[Optimizer]) -> Iterator
     names = {id(p): name for name, p in plan.map.parameters().items() if name in planned}
     seen: Counter[str] = Counter()
     along: dict[str, float] = {}
-    for number, group in enumerate(group for each in optimizers for group in each.param_groups):
+    own = ((each, group) for each in optimizers for group in each.param_groups)
+    for number, (optimizer, group) in enumerate(own):
+        kinds = {planned[n].optimizer for p in group["params"] if (n := names.get(id(p)))}
+        yield from _of_kind(optimizer, group, number, kinds)
         for parameter in group["params"]:
             name = names.get(id(parameter))
             if name is not None:
@@ -79,6 +83,21 @@ def _differences(plan: PlanNumbers, optimizers: Sequence[Optimizer]) -> Iterator
                 f"the schedule has taken {low} to {along[low]:.6g} of its planned lr and {high} "
                 f"to {along[high]:.6g}: it should multiply all alike (cdp.attach_schedule)"
             )
+
+
+def _of_kind(
+    optimizer: Optimizer, group: dict[str, Any], number: int, planned: set[str]
+) -> Iterator[str]:
+    """What another optimizer does with the same values; of one that torch has not nobody knows."""
+    kind = type(optimizer)
+    from_torch = kind.__module__.partition(".")[0] == "torch"
+    decoupled = group.get("decoupled_weight_decay") or not group.get("weight_decay")
+    is_adamw = isinstance(optimizer, torch.optim.AdamW) or (kind is torch.optim.Adam and decoupled)
+    if planned == {ADAMW.name} and from_torch and not is_adamw:
+        yield f"group {number} is stepped by torch's {kind.__name__}, and was planned for AdamW"
+    for option in ("maximize", "amsgrad"):
+        if group.get(option):
+            yield f"group {number} has {option}=True, which was not planned for"
 
 
 def _of_tensor(tensor: TensorPlan, group: dict[str, Any]) -> Iterator[str]:

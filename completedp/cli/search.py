@@ -356,7 +356,9 @@ class SearchVerb(Verb):
 
 def _name_best(verb: Any, study: str) -> None:
     if not verb.json:
-        flags = _flags(verb, store=verb.store, study=study, data=verb.data)
+        from completedp.studies.database import without_password
+
+        flags = _flags(verb, store=without_password(verb.store), study=study, data=verb.data)
         name_next(f"completedp search best {flags} --out recipe.json")
 
 
@@ -383,6 +385,9 @@ def _choice(workers: dict[str, int]) -> str:
 
 def _writable(out: str) -> Path:
     """A file that may be written, made sure of before any work; a store is not written over."""
+    from completedp.studies.database import check_no_half_url
+
+    check_no_half_url(out)
     check_path("out", out)
     path = Path(out).expanduser()
     if path.is_dir():

@@ -75,13 +75,30 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """The same, of bytes."""
+    """The same, of bytes. A pipe or a device is written to, and where a link points is written."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as file:
+            file.write(data)
+        return
+    path = path.resolve() if path.is_symlink() else path
     with temporary_beside(path) as temporary:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+
+
+def check_replaceable(path: Path, begins: str, what: str) -> None:
+    """Raise where something else is there already than an earlier one of what is to be written."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        start = file.read(len(begins))
+    if start and start.decode("utf-8", errors="replace") != begins:
+        raise CompletedpError(
+            f"{str(path)!r} is there, and is no {what}: name another file, or move it away"
+        )
 
 
 @contextmanager

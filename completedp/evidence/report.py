@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from completedp.common.files import write_text_atomically
+from completedp.common.files import check_replaceable, write_text_atomically
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b2430; --quiet: #5b6875; --page: #fff; --card: #f5f7f9;
@@ -86,6 +86,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
   .with-paper td:nth-child(3):not(:empty)::before { content: "In the paper: "; font-weight: 600; } }
 @media print { .wide { overflow: visible; } details { display: block; } }
 """.strip()
+_BEGINNING = "<!doctype html>"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _CLASSES = {
     "pass": "pass",
@@ -227,7 +228,7 @@ class Report:
         """The page."""
         body = "\n".join(self._parts)
         return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            f'{_BEGINNING}\n<html lang="en"><head><meta charset="utf-8">'
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{escape(self._title)}</title><style>{_STYLE}</style></head>"
@@ -235,7 +236,8 @@ class Report:
         )
 
     def write(self, path: Path) -> None:
-        """Write the page."""
+        """Write the page, over an earlier one and nothing else."""
+        check_replaceable(path, _BEGINNING, "page of ours")
         write_text_atomically(path, self.html())
 
 

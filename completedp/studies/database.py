@@ -40,7 +40,7 @@ _LOCK_TIMEOUT_SECONDS = 5.0
 _IDLE_TIMEOUT = "60s"
 """PostgreSQL ends a transaction whose client went silent: a machine that lost power in the middle
 of a claim must not hold the study's row until TCP gives up."""
-_ONE_SLASH = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?:/?[^/]")
+_HALF_URL = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?(:/?|//)[^/]")
 _CREATION_LOCK = 0x636470
 """PostgreSQL's advisory lock for what has no row to lock yet; any number will do."""
 
@@ -60,11 +60,8 @@ class Database:
         self._password = ""
         if "://" in url:
             parsed = _parsed(url)
-        elif _ONE_SLASH.match(url):  # as a path it would be shown, and its password with it
-            raise CompletedpError(
-                f"the store's URL lacks a slash: write {url.partition(':')[0]}://..."
-            )
         else:
+            check_no_half_url(url)
             check_path("store", url)
             parsed = sa.URL.create("sqlite", database=str(Path(url).expanduser()))
         self.is_postgres = parsed.get_backend_name() != "sqlite"
@@ -286,6 +283,32 @@ class Database:
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return f"another program keeps the store {self.shown} locked: end it and try again"
         return f"the store {self.shown} failed: {said}"
+
+
+def check_no_half_url(text: str) -> None:
+    """Raise on a URL that lacks a sign: as a path it would be shown, and its password with it."""
+    if half := _HALF_URL.match(text):
+        raise CompletedpError(
+            f"the URL of a database lacks a sign: write {half[1]}{half[3] or ''}://..."
+        )
+
+
+def without_password(store: str) -> str:
+    """A store's path or URL as it may be printed, and typed again with PGPASSWORD."""
+    if "://" not in store:
+        return store
+    url = _parsed(store)
+    if url.get_backend_name() == "sqlite":
+        return store
+    plain = sa.URL.create(
+        "postgresql",
+        username=url.username,
+        host=url.host,
+        port=url.port,
+        database=url.database,
+        query={name: x for name, x in url.query.items() if "password" not in name.lower()},
+    )
+    return plain.render_as_string()
 
 
 def _parsed(url: str) -> sa.URL:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
-from completedp.common.files import write_text_atomically
+from completedp.common.files import check_replaceable, write_text_atomically
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Study, TrialRow
 
@@ -26,6 +26,7 @@ def export_csv(study: Study, path: Path) -> int:
     names = StudySpec.from_dict(study.spec).space.coordinates
     rows = study.trials(curves=False)
     head = ("number", "state", "status", "loss", "steps", "site", "seed", "attempt", "worker")
+    check_replaceable(path, ",".join(head), "table of trials")
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow([*head, "started_at", "finished_at", *names])

@@ -457,7 +457,8 @@ class _Run:
         if status == "ok":
             # The last update's own loss is never read: what it broke is seen here, or nowhere.
             valid = finite(self._evaluate())
-            status = "ok" if valid is not None else "diverged"
+            broken = valid is None or is_divergence(valid, self.first_loss)
+            status, valid = ("diverged", None) if broken else ("ok", valid)
             self._log({"step": self.step, "valid_loss": valid})
             if self.config.save_every(self.target.steps):
                 self._save()

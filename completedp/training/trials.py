@@ -74,7 +74,8 @@ class Outcome(Generic[Key]):
     """Where it was at its end, of a trial that was asked for `until` a step."""
 
     def __post_init__(self) -> None:
-        if self.valid_loss is not None and finite(self.valid_loss) is None:
+        first = self.losses[0] if self.losses else math.inf
+        if self.valid_loss is not None and is_divergence(self.valid_loss, first):
             object.__setattr__(self, "valid_loss", None)
             object.__setattr__(self, "status", "diverged")
 

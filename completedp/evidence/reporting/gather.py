@@ -32,6 +32,7 @@ from completedp.evidence.reporting.recipes import recipe_part
 from completedp.evidence.reporting.runs import Run, read_run, runs_part
 from completedp.evidence.reporting.searches import is_list, list_part, progress_of, search_part
 from completedp.evidence.reporting.sweeps import horizon_part, sweep_part
+from completedp.studies.database import without_password
 from completedp.studies.store import Store
 from completedp.theory.recipe import Recipe
 
@@ -71,7 +72,7 @@ def gather(paths: Sequence[str]) -> list[Part]:
     found = Gathered()
     for text in paths:
         if "://" in text:  # a store's URL, whose password is nobody's to read
-            found.parts += _store_parts(text, text.rpartition("/")[2])
+            found.parts += _store_parts(text, without_password(text))
             continue
         path = Path(text).expanduser()
         if not path.exists():
@@ -85,6 +86,7 @@ def gather(paths: Sequence[str]) -> list[Part]:
 
 def write_report(paths: Sequence[str], out: Path, title: str) -> dict[str, Any]:
     """Gather, write the page, and say what is on it."""
+    out = out.expanduser()
     parts = gather(paths)
     page = page_of(parts, title)
     html = page.html()
