@@ -349,7 +349,6 @@ def test_a_chart_has_its_points_in_place() -> None:
         [Series(name=EVIL, points=points, dots=True)],
         x="tokens",
         y="loss",
-        log_x=True,
         marks=[Mark(name="start", y=3.0, colour=1)],
     )
     places = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="3"', svg)
