@@ -75,19 +75,6 @@ class Space:
         moved = recipe.hyperparameters.with_vector(tuple(tuned), tuned.values())
         return replace(recipe, hyperparameters=moved, schedule=replace(recipe.schedule, **schedule))
 
-    def describe(self) -> str:
-        """How the number of coordinates comes about, in a line."""
-        counts: dict[str, dict[str, int]] = {}
-        for name in self.coordinates:
-            tunable, kind = name.split("/")[:2]
-            of_tunable = counts.setdefault(tunable, {})
-            of_tunable[kind] = of_tunable.get(kind, 0) + 1
-        parts = [
-            f"{tunable} {' + '.join(f'{n} {kind}' for kind, n in kinds.items())}"
-            for tunable, kinds in counts.items()
-        ]
-        return f"{self.kind}: {len(self.coordinates)} = {'; '.join(parts)}"
-
 
 def make_space(
     recipe: Recipe,
