@@ -56,7 +56,7 @@ class HorizonResult:
             "batch_holds_to": self.batch_holds_to,
             "critical_batch": self.critical_batch,
             "critical_batch_error": self.critical_batch_error,
-            "grid": {name: value for name, value in self.grid.to_dict().items() if name != "out"},
+            "grid": self.grid.to_dict(),
             "fits": {name: fit and fit.to_dict() for name, fit in fits.items()},
         }
 

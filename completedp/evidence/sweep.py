@@ -83,9 +83,8 @@ class SweepResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        grid = {name: value for name, value in self.grid.to_dict().items() if name != "out"}
         lines = [asdict(line) for line in self.lines]
-        return {"grid": grid, "start": list(self.start), "lines": lines}
+        return {"grid": self.grid.to_dict(), "start": list(self.start), "lines": lines}
 
     def __str__(self) -> str:
         return sweep_text(self.grid, self.lines, self.start)
