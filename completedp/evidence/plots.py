@@ -214,12 +214,8 @@ def new_figure(columns: int) -> tuple[Any, Any]:
 
 def svg_text(figure: Any) -> str:
     """A figure as SVG; it is closed."""
-    return _svg(pyplot(), figure)
-
-
-def _svg(plt: Any, figure: Any) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    plt.close(figure)
+    pyplot().close(figure)
     text = buffer.getvalue()
     return text[text.index("<svg") :]
