@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from completedp.common.files import json_text
+from completedp.common.files import json_text, plain
 from completedp.theory.evidence import Evidence, Rung
 from completedp.theory.hparams import tunables_of
 from completedp.theory.recipe import Recipe
@@ -135,10 +135,9 @@ def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
 def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
     """The recipe's file with what follows from it: tau by module type, how far it was checked."""
     ranges = recipe.evidence.ranges(recipe.base) if recipe.evidence else {}
-    taus = base_timescales(recipe)
     return {
         **recipe.to_dict(),
-        "tau": {name: [_finite(tau) for tau in ends] for name, ends in taus.items()},
+        "tau": plain(base_timescales(recipe)),
         "checked": {axis: list(ends) for axis, ends in ranges.items()},
     }
 
@@ -311,7 +310,3 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(_short, value)) or "none"
     return str(value)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
