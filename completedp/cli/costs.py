@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from completedp.cli.shared import print_json
+from completedp.cli.shared import show
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
 from completedp.theory.scale import Scale
@@ -57,11 +57,7 @@ class PatientOptions(CostOptions):
 
 def print_estimate(found: Estimate, as_json: bool) -> int:
     """What `--dry-run` prints; the exit code."""
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print(found)
-    return 0
+    return show(found.to_dict(), found, as_json)
 
 
 def refuse_if_long(

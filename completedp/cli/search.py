@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
 from completedp.cli.costs import CostOptions, PatientOptions, print_estimate, refuse_if_long
-from completedp.cli.shared import Verb, as_config, name_next, print_json, register
+from completedp.cli.shared import Verb, as_config, name_next, print_json, register, show
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import StudyConfig, WorkerConfig
@@ -238,11 +238,8 @@ class ReleaseVerb(Place):
             if not released and not self.everyone:
                 whose = f"{self.worker!r}" if self.worker else f"trials {numbers}"
                 raise CompletedpError(f"nothing of {whose} is running: {_choice(study.workers())}")
-        if self.json:
-            print_json({"released": released})
-        else:
-            print(f"given back: {', '.join(map(str, released)) or 'none, as none is running'}")
-        return 0
+        text = f"given back: {', '.join(map(str, released)) or 'none, as none is running'}"
+        return show({"released": released}, text, self.json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,7 +417,5 @@ def _is_of(path: Path, study: str) -> None:
 def _print_status(study: Any, as_json: bool) -> None:
     from completedp.studies.status import status
 
-    if as_json:
-        print_json(asdict(status(study)))
-    else:
-        print(status(study).lines())
+    found = status(study)
+    show(asdict(found), found.lines(), as_json)
