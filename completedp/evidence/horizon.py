@@ -26,7 +26,7 @@ import numpy as np
 from completedp.common.errors import CompletedpError
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
-from completedp.evidence.config import HorizonConfig, HorizonGrid
+from completedp.evidence.config import HorizonGrid
 from completedp.evidence.exponents import (
     CANDIDATES,
     MIDDLE,
@@ -41,6 +41,7 @@ from completedp.evidence.sweep import Point
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
 from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
+from completedp.studies.objective import runner_of
 from completedp.studies.outlook import Outlook, outlook
 from completedp.studies.run import open_study, start
 from completedp.studies.spec import Site, StudySpec
@@ -55,7 +56,6 @@ from completedp.training import loop
 from completedp.training.config import TrainConfig
 from completedp.training.estimate import estimate_trials, say_estimate
 from completedp.training.folder import Result, steps_done
-from completedp.training.runner import Runner
 
 STUDY = "horizon"
 COORDINATES = ("lr/global",)
@@ -123,14 +123,8 @@ def fit_horizon(
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     if not quiet:
         left = horizon_left(grid, task, begin, Path(out), store).left
-        runner = Runner(task, slots=slots, device=device, compile=compile)
-        say_estimate(estimate_trials(runner, begin, left))
+        say_estimate(estimate_trials(runner_of(task, options), begin, left))
     return run_horizon(grid, task, begin, Path(out), options, store=store, quiet=quiet)
-
-
-def grid_of(config: HorizonConfig) -> HorizonGrid:
-    """The part of a config that is the grid."""
-    return HorizonGrid(**{name: getattr(config, name) for name in HorizonGrid.__dataclass_fields__})
 
 
 def horizon_left(

@@ -28,6 +28,7 @@ from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
 from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
+from completedp.studies.objective import runner_of
 from completedp.studies.outlook import outlook
 from completedp.studies.run import open_study, start, start_from
 from completedp.studies.spec import Site, StudySpec
@@ -38,7 +39,6 @@ from completedp.tasks.task import MakeModel, Task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.estimate import estimate_trials, say_estimate
-from completedp.training.runner import Runner
 
 STUDY = "sweep"
 
@@ -152,21 +152,15 @@ def sweep(
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     if not quiet:
         left = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY).left
-        runner = Runner(task, slots=slots, device=device, compile=compile)
-        say_estimate(estimate_trials(runner, begin, left))
+        say_estimate(estimate_trials(runner_of(task, options), begin, left))
     return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet)
 
 
 def sweep_from(config: SweepConfig, options: WorkerConfig) -> SweepResult:
     """The sweep that a config asks for."""
     task, recipe = start_from(config)
-    out = Path(config.out)
-    return run_sweep(grid_of(config), task, recipe, out, options, store=config.store)
-
-
-def grid_of(config: SweepConfig) -> SweepGrid:
-    """The part of a config that is the grid."""
-    return SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
+    grid = SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
+    return run_sweep(grid, task, recipe, Path(config.out), options, store=config.store)
 
 
 def sweep_trials(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Scale, int]:
