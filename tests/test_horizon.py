@@ -141,7 +141,7 @@ def planted(
                 loss = 3.0 + 0.1 * (octave - place) ** 2
                 loss += worse * (what == BATCH and factor > 2)
                 for seed in range(GRID.seeds):
-                    done[horizon._point(what, factor, octave, seed)] = loss
+                    done[horizon.Point(what, factor, octave, seed)] = loss
     return done
 
 

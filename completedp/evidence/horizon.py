@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,6 @@ from completedp.evidence.exponents import (
 )
 from completedp.evidence.horizon_result import BATCH, BOTH, TOKENS, TOLERANCE, HorizonResult
 from completedp.evidence.plots import horizon_svg
-from completedp.evidence.sweep import Point
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
 from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
@@ -61,6 +60,15 @@ STUDY = "horizon"
 COORDINATES = ("lr/global",)
 _MEASUREMENTS = 128
 """Of the gradient's noise, in the run for it."""
+
+
+class Point(NamedTuple):
+    """One trial of a fit: what grows, and how far; its learning rate, in octaves; its seed."""
+
+    what: str
+    factor: float
+    octave: float
+    seed: int
 
 
 def fit_horizon(
@@ -278,14 +286,9 @@ def _wanted(
                 site = Site(scale=scale, rules=rules)
                 plan_of(spec, task, Wanted(site=site, octaves=(left,), seed=0))
                 for seed in range(grid.seeds):
-                    point = _point(what, factor, octave, seed)
+                    point = Point(what, factor, octave, seed)
                     found[point] = Wanted(site=site, octaves=(left,), seed=seed)
     return found
-
-
-def _point(what: str, factor: float, octave: float, seed: int) -> Point:
-    exponent, left = _reached(what, factor, octave)
-    return Point(what, int(factor), f"token_exponent {exponent:g}", (left,), seed)
 
 
 def _reached(what: str, factor: float, octave: float) -> tuple[float, float]:
@@ -297,7 +300,7 @@ def _reached(what: str, factor: float, octave: float) -> tuple[float, float]:
 
 def _size(grid: HorizonGrid, done: Mapping[Point, float], what: str, factor: float) -> Size:
     tried = _tried(grid, what, factor)
-    losses = [[done[_point(what, factor, o, seed)] for seed in range(grid.seeds)] for o in tried]
+    losses = [[done[Point(what, factor, o, seed)] for seed in range(grid.seeds)] for o in tried]
     return Size(factor=factor, octaves=tuple(tried), losses=np.array(losses))
 
 
