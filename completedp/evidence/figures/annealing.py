@@ -24,7 +24,7 @@ from completedp.evidence.figures.figure import (
     Finding,
     Found,
     judged,
-    student,
+    mean_and_half,
 )
 from completedp.evidence.figures.schedules import (
     STEP_DOWN,
@@ -114,11 +114,7 @@ def _finding(short: int, long: int, same: bool, lost: Sequence[float]) -> Findin
     claim = f"{long} intervals: having to begin with the best of {short} costs more than nothing"
     if same:
         return judged(claim, 0.0, (0.0, 0.0), unit="nats", at_least=1e-9)
-    mean = sum(lost) / len(lost)
-    half = math.inf
-    if len(lost) > 1:
-        variance = sum((x - mean) ** 2 for x in lost) / (len(lost) - 1)
-        half = student(len(lost) - 1) * math.sqrt(variance / len(lost))
+    mean, half = mean_and_half(lost)
     return judged(claim, mean, (mean - half, mean + half), unit="nats", at_least=0.0)
 
 

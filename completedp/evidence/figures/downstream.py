@@ -20,10 +20,9 @@ import numpy as np
 from completedp.common.errors import ScaleWarning
 from completedp.common.extras import import_extra
 from completedp.common.files import read_json, write_text_atomically
-from completedp.evidence.figures.base_size import mean_and_half
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED, canvas, finish
-from completedp.evidence.figures.figure import Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged, mean_and_half
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import tuned_octave
 from completedp.theory.recipe import Recipe

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from completedp.evidence.figures.base_size import mean_and_half
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, INK, canvas, finish, shades
-from completedp.evidence.figures.figure import Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged, mean_and_half
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import tuned_octave
 from completedp.studies.cells import Wanted
