@@ -43,7 +43,7 @@ from completedp.evidence.figures.figure import (
     standard_error,
 )
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import tuned_octave
+from completedp.evidence.figures.sweeps import tuned
 from completedp.studies.cells import Wanted
 from completedp.studies.space import project
 from completedp.studies.spec import Site
@@ -128,10 +128,7 @@ class SearchCurves:
     def run(self, size: str, lab: Lab) -> Found:
         """Search, measure on fresh seeds, judge, draw."""
         at = self.sizes[size]
-        octave = tuned_octave(lab, at.setting, at.over)
-        task = lab.task(at.setting)
-        start = lab.recipe(task, at.setting)
-        start = start.with_values(lr=start.values.lr * 2.0**octave)
+        task, start = tuned(lab, at.setting, at.over)
 
         def search(arm: str, begin: Recipe, space: str, engine: str) -> FinishedSearch:
             return lab.search(
