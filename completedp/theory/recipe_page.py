@@ -32,6 +32,7 @@ _COLUMNS = {
     "init_std": "init",
     "residual": "residual",
 }
+_PLACES = ("every tensor", *MODULE_TYPES, *BRANCHES)
 
 
 def recipe_page(name: str, recipe: Recipe) -> str:
@@ -190,24 +191,33 @@ def _multipliers(recipe: Recipe) -> list[str]:
 
 def _grid(log2: Mapping[str, float], recipes: Iterable[Recipe]) -> list[str]:
     """Factors by place and tunable, in a table."""
-    rows: dict[str, dict[str, float]] = {}
-    for name, value in log2.items():
-        tunable, *place = name.split("/")
-        rows.setdefault(_place(place), {})[tunable] = 2.0**value
-    order = ["every tensor", *MODULE_TYPES, *BRANCHES]
-    ranked = sorted(rows, key=lambda row: order.index(row) if row in order else len(order))
+    rows = by_place(log2)
     tunables = tunables_of(dict.fromkeys(o for recipe in recipes for o in recipe.rules.optimizers))
     columns = [tunable for tunable in tunables if any(tunable in row for row in rows.values())]
     table = [["", *(_COLUMNS.get(tunable, tunable) for tunable in columns)]]
-    for row in ranked:
-        cells = (f"x{rows[row][t]:.3g}" if t in rows[row] else "" for t in columns)
-        table.append([row, *cells])
+    for place in sorted(rows, key=rank):
+        row = rows[place]
+        table.append([place, *(f"x{2.0 ** row[t]:.3g}" if t in row else "" for t in columns)])
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = []
     for first, *cells in table:
         padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append(f"  {first.ljust(widths[0])} {' '.join(padded)}".rstrip())
     return lines
+
+
+def by_place(log2: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Multipliers by where they hold and what they multiply."""
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in log2.items():
+        tunable, *place = name.split("/")
+        rows.setdefault(_place(place), {})[tunable] = value
+    return rows
+
+
+def rank(place: str) -> int:
+    """Places in a table: types first, then blocks."""
+    return _PLACES.index(place) if place in _PLACES else len(_PLACES)
 
 
 def _place(parts: list[str]) -> str:
