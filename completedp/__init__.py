@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from completedp.common.errors import CompletedpError, DataWarning, ScaleWarning
+from completedp.common.errors import CompletedpError, DataWarning, ModelWarning, ScaleWarning
 from completedp.theory.evidence import Evidence
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe
@@ -47,6 +47,7 @@ __all__ = [
     "Factors",
     "Hyperparameters",
     "ModelConfig",
+    "ModelWarning",
     "Plan",
     "Ratios",
     "Recipe",

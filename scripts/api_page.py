@@ -24,7 +24,7 @@ TOPICS = {
         *("search", "train", "load_weights", "sweep", "fit_horizon", "coordcheck", "gradcheck"),
     ),
     "The reference model": ("ModelConfig", "Transformer"),
-    "Errors and warnings": ("CompletedpError", "ScaleWarning", "DataWarning"),
+    "Errors and warnings": ("CompletedpError", "ScaleWarning", "DataWarning", "ModelWarning"),
 }
 NOT_MADE_BY_USERS = ("Plan",)
 HEAD = """# API

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import own_models as own
 import pytest
 import torch
 from helpers import error_of
@@ -419,3 +420,46 @@ def test_scaled_embeddings_are_warned_of() -> None:
     wide.embed_tokens.embed_scale = 128**0.5
     with pytest.warns(UserWarning, match=r"embed_tokens.embed_scale = 11.3"):
         plan(wide, recipe, scale(width=128))
+
+
+class Ended(own.Block):
+    """Branches that end in norms which only an override tells, one with a gain of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.ln_1(self.attn(x))
+        return x + self.ln_2(self.mlp(x))
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.125])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_norm_that_was_named_takes_the_multiplier(gain: float, device: str) -> None:
+    """Folded into gains that keep the model's own start, multipliers train as hooks do."""
+    if device == "meta" and gain != 1:
+        pytest.skip("a model without memory has no start of its own")
+
+    def made(depth: int) -> own.NanoGPT:
+        torch.manual_seed(0)
+        model = own.NanoGPT(32, depth)
+        model.h = nn.ModuleList(Ended(32) for _ in range(depth))
+        for block in model.h:
+            for norm in (block.ln_1, block.ln_2):
+                nn.init.constant_(norm.weight, gain)
+                norm.bias = None
+        return model
+
+    small, large = (cdp.Scale(width=32, depth=d, batch=64, tokens=6400) for d in (2, 8))
+    names = {r"ln_1": "attn_post_norm", r"ln_2": "mlp_post_norm"}
+    recipe = cdp.Recipe.for_model(made(2), small, lr=0.01, overrides=names)
+    curves = []
+    for way in ("fold", "hook"):
+        model = made(8)
+        with torch.device(device):
+            shape = copy.deepcopy(model) if device == "cpu" else model.to("meta")
+        found = plan(shape, recipe, large, multipliers=way)
+        if device == "meta":
+            shape.to_empty(device="cpu")
+        found.initialise(3)
+        if way == "fold":
+            assert found["h.0.ln_1.weight"].init_value == pytest.approx(0.25 * gain)
+        curves.append(train(shape, found.adamw(), token_batches(6)))
+    assert curves[0] == pytest.approx(curves[1], rel=1e-4)

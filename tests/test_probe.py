@@ -1,6 +1,7 @@
 """The probe: models that are not what they look like are caught by what they do."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -257,8 +258,8 @@ def test_what_cannot_be_run_is_said() -> None:
     """A model too large, of another input, or compiled is passed by with the reason."""
     with torch.device("meta"):
         large = NanoGPT(1024, 2)
-    assert sum(p.numel() for p in large.parameters()) > MOST_PARAMETERS
-    assert f"more than the {MOST_PARAMETERS:,}" in probed(large).lines()
+    assert sum(p.numel() for p in large.h.parameters()) > MOST_PARAMETERS
+    assert f"more than {MOST_PARAMETERS:,} parameters in its blocks" in probed(large).lines()
 
     class Mute(NanoGPT):
         def forward(self, tokens: Tensor) -> Tensor:
@@ -389,3 +390,57 @@ def test_a_model_is_left_as_it_was() -> None:
     plan(model, cdp.Recipe.for_model(model, TARGET, lr=0.01), TARGET)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+class ListBlock(PostNorm):
+    """Gives a list, as the first GPT's blocks do in transformers."""
+
+    def forward(self, x: Tensor) -> Any:
+        return [super().forward(x)]
+
+
+class OfLists(NanoGPT):
+    """Takes what its blocks give out of their lists."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[-1], device=tokens.device))
+        for block in self.h:
+            (x,) = block(x)
+        return self.lm_head(self.ln_f(x))
+
+
+def test_blocks_that_give_lists_are_looked_at() -> None:
+    """A norm on the stream is seen whatever a block wraps its output in."""
+    model = OfLists(WIDTH, DEPTH)
+    model.h = nn.ModuleList(ListBlock(WIDTH) for _ in range(DEPTH))
+    assert "post-LN" in error_of(cdp.Recipe.for_model, model, TARGET)
+
+
+def test_a_large_vocabulary_keeps_nobody_from_looking() -> None:
+    """What counts is the blocks: a small base with the target's vocabulary is run, too."""
+    model = NanoGPT(WIDTH, DEPTH)
+    model.wte, model.lm_head = nn.Embedding(150_000, WIDTH), nn.Linear(WIDTH, 150_000, bias=False)
+    model.h = nn.ModuleList(PostNorm(WIDTH) for _ in range(DEPTH))
+    assert sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS
+    assert "post-LN" in error_of(cdp.Recipe.for_model, model, TARGET)
+
+
+def test_what_nobody_saw_is_warned_of() -> None:
+    """A model that does not run is planned with a warning that says why, a compiled one, whose
+    recipe was made with it as it was, without."""
+
+    class Mute(NanoGPT):
+        def forward(self, tokens: Tensor) -> Tensor:
+            raise RuntimeError("not today")
+
+    mute, plain = Mute(WIDTH, DEPTH), made()
+    with pytest.warns(cdp.ModelWarning, match="not today"):
+        recipe = cdp.Recipe.for_model(mute, TARGET)
+    with pytest.warns(cdp.ModelWarning, match="measure it with coordcheck"):
+        plan(mute, recipe, TARGET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cdp.ModelWarning)
+        recipe = cdp.Recipe.for_model(plain, TARGET)
+        plan(torch.compile(plain), recipe, TARGET)  # type: ignore[arg-type]
+    with pytest.warns(cdp.ModelWarning, match="compiled"):
+        cdp.Recipe.for_model(torch.compile(made()), TARGET)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from completedp.apply.multipliers import Wanted, choose_ways, fold
 from completedp.apply.planned import Plan
 from completedp.apply.probe import confirm
 from completedp.apply.tensors import TensorPlan
-from completedp.common.errors import CompletedpError, ScaleWarning
+from completedp.common.errors import CompletedpError, ModelWarning, ScaleWarning
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES
 from completedp.theory.scale import Scale
@@ -80,8 +80,8 @@ def make_plan(
     ways = choose_ways(model_map, tensors, recipe, multipliers)
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
         cautions.check_not_frozen(model_map, residual)
-    if probe:
-        confirm(model_map)
+    if probe and (doubt := confirm(model_map).doubt(at_base=False)):
+        warnings.warn(doubt, ModelWarning, stacklevel=3)
     cautions.check_heads(model_map, recipe)
     for message in cautions.plan_cautions(model_map, transfer, residual, looked=probe):
         warnings.warn(message, stacklevel=3)

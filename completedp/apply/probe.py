@@ -43,7 +43,9 @@ from completedp.common.surface import override
 from completedp.theory.roles import BRANCHES, is_bias
 
 MOST_PARAMETERS = 16_000_000
-"""Of a model that is probed: beyond, it would take seconds."""
+MOST_IN_ALL = 128_000_000
+"""Of a model that is probed, in its blocks and with its vocabulary: beyond, it takes seconds."""
+_TARGET, _KNOWN = "target", "known"
 _BLOCKS = 3
 """Blocks that are looked at: the first, the last and one between."""
 _SAME = 1e-3
@@ -61,6 +63,10 @@ class Probe:
 
     skipped: str = ""
     """Why the model could not be run; empty where it was."""
+    excuse: str = ""
+    """Of one that was skipped: `target`, where it is too large, compiled or sharded, and the model
+    that its recipe was made with may have been looked at; `known`, where it is the reference model.
+    """
     faults: tuple[str, ...] = ()
     """What is not as it was taken for, in words."""
     seen: tuple[str, ...] = ()
@@ -87,9 +93,22 @@ class Probe:
                 "better"
             )
 
+    def doubt(self, *, at_base: bool) -> str | None:
+        """What to say of a model that nobody has seen run."""
+        if not self.skipped or self.excuse == _KNOWN or (self.excuse and not at_base):
+            return None
+        return (
+            f"this model was not seen to run ({self.skipped}), so what it was taken for rests on "
+            "names and shapes alone: measure it with coordcheck"
+        )
+
 
 class _CannotRunError(Exception):
-    """Why a model cannot be probed."""
+    """Why a model cannot be probed, and perhaps an excuse."""
+
+    def __init__(self, why: str, excuse: str = "") -> None:
+        super().__init__(why)
+        self.excuse = excuse
 
 
 @contextmanager
@@ -116,7 +135,7 @@ def probe(model_map: ModelMap) -> Probe:
     return known[1]
 
 
-def confirm(model_map: ModelMap) -> None:
+def confirm(model_map: ModelMap) -> Probe:
     """Put into the map what is seen by running the model: its constants, the size of its heads.
 
     Raises where it is not what it was taken for.
@@ -126,6 +145,7 @@ def confirm(model_map: ModelMap) -> None:
     if not found.skipped:
         model_map.probed = {f"{PROBED}{name}": value for name, value in found.constants.items()}
     model_map.seen_head_dim = found.head_dim
+    return found
 
 
 def _probe(model_map: ModelMap) -> Probe:
@@ -136,19 +156,20 @@ def _probe(model_map: ModelMap) -> Probe:
     except _CannotRunError as error:
         tells = model_map.head_dim is not None or not model_map.has_attention
         head_dim = None if tells else head_dim_by_shapes(model_map)
-        return Probe(skipped=str(error), head_dim=head_dim)
+        return Probe(skipped=str(error), excuse=error.excuse, head_dim=head_dim)
 
 
 def _check_can_run(model_map: ModelMap) -> None:
     model = model_map.model
-    size = sum(p.numel() for p in model.parameters())
-    if size > MOST_PARAMETERS:
+    blocks = sum(p.numel() for block in model_map.blocks for p in block.parameters())
+    if blocks > MOST_PARAMETERS or sum(p.numel() for p in model.parameters()) > MOST_IN_ALL:
         raise _CannotRunError(
-            f"{size:,} parameters are more than the {MOST_PARAMETERS:,} that are run for it; a "
-            "base-sized copy is probed where its recipe is made"
+            f"it has more than {MOST_PARAMETERS:,} parameters in its blocks, or {MOST_IN_ALL:,} in "
+            "all; a base-sized copy is probed where its recipe is made",
+            _TARGET,
         )
     if type(unwrapped(model)).__module__.startswith("completedp."):
-        raise _CannotRunError("it is the reference model, whose tests do this")
+        raise _CannotRunError("it is the reference model, whose tests do this", _KNOWN)
     if not model_map.blocks or model_map.structure.embedding is None:
         raise _CannotRunError("it has no list of blocks, or no table of tokens")
     for place, parameter in model_map.structure.places():
@@ -156,7 +177,7 @@ def _check_can_run(model_map: ModelMap) -> None:
         if place.layer is not None and not parameter.requires_grad and matters:
             raise _CannotRunError(f"{place.name} is frozen, and has no type")
     if why_not := why_not_called(model):
-        raise _CannotRunError(why_not)
+        raise _CannotRunError(why_not, _TARGET)
 
 
 class _Subject:
@@ -263,7 +284,7 @@ class _Subject:
                 multiply = _multiplying(factor)
                 stack.callback(module.register_forward_hook(multiply).remove)
             output = self._call(self.map.blocks[layer - 1], values, args, kwargs)
-        output = output[0] if isinstance(output, tuple) else output
+        output = output[0] if isinstance(output, tuple | list) and output else output
         if not isinstance(output, Tensor) or output.shape != self.stream(layer).shape:
             raise _CannotRunError("its blocks do not give the residual stream")
         if not bool(torch.isfinite(output).all()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -12,7 +13,7 @@ from completedp.apply import cautions
 from completedp.apply.classify import classify
 from completedp.apply.model_map import ModelMap
 from completedp.apply.probe import confirm
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, ModelWarning
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe, numberless
 from completedp.theory.rules import Rules
@@ -32,8 +33,8 @@ def recipe_for_model(
     """The recipe: widths and constants read off the model, values and overrides as given."""
     model_map = classify(base_model, overrides)
     cautions.check_base(model_map, base)
-    if probe:
-        confirm(model_map)
+    if probe and (doubt := confirm(model_map).doubt(at_base=True)):
+        warnings.warn(doubt, ModelWarning, stacklevel=3)
     # weight_decay is a value here; the convention of Rules goes by `rules=Rules(...)`.
     values = {k: options.pop(k) for k in list(options) if k in Values.names()}
     names = {f.name for f in fields(Rules)}

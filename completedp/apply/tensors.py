@@ -102,8 +102,9 @@ class TensorPlan:
     def init_value(self) -> float | None:
         """What a vector starts at: a bias at 0, a gain at 1, or at the multiplier folded into it,
         less what its module adds to it; where no rule says, what it starts at in the model."""
-        if self.info.start is not None:
-            return self.info.start
+        if self.info.start is not None:  # in use, with what its module adds to it, times the fold
+            used = self.info.start + self.info.offset
+            return self.info.start if self.gain == 1 else self.gain * used - self.info.offset
         if self.info.role.is_matrix:
             return None
         return 0.0 if is_bias(self.info.type) else self.gain - self.info.offset

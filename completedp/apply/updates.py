@@ -7,13 +7,15 @@ an entry names a better one. A new optimizer is a function here and its entry in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from completedp.theory.optimizers import ADAMW, LR
+from completedp.common.errors import CompletedpError
+from completedp.theory.optimizers import ADAMW, LR, MUON
 
 
 def _plain(values: Mapping[str, Tensor], schedule: Tensor, step: Tensor) -> Sequence[Tensor]:
@@ -68,6 +70,37 @@ def _adamw(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Tensor) -> None:
     p.mul_(kept).sub_(size * m / (v.sqrt() / correction + eps))
 
 
+def _muon(p: Tensor, g: Tensor, m: Tensor, factors: Tensor) -> None:
+    """As torch's Muon, with Nesterov's momentum."""
+    if p.dim() != 3:  # a stack of matrices
+        raise CompletedpError(
+            f"muon trains matrices, and this tensor has {p.dim() - 1} dimensions: give its role to "
+            "adamw in the recipe's rules"
+        )
+    lr, decay, momentum = each(factors, p)
+    m.mul_(momentum).add_((1.0 - momentum) * g)
+    step = orthogonal((1.0 - momentum) * g + momentum * m)
+    out, inside = p.shape[-2:]
+    p.mul_(1.0 - lr * decay).sub_(lr * math.sqrt(max(1.0, out / inside)) * step)
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """About the nearest orthogonal matrices: singular values end within 0.7 to 1.2.
+
+    Five Newton-Schulz steps with the coefficients of Muon's author, whose slope at 0 is steep. In
+    bfloat16 on a GPU, as torch's are.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
 def _torch_adamw(groups: list[dict[str, Any]]) -> Any:
     from completedp.apply.adamw import make_adamw  # which imports Triton
 
@@ -78,4 +111,5 @@ UPDATES: dict[str, Update] = {
     ADAMW.name: Update(
         state=("exp_avg", "exp_avg_sq"), factors=_adamw_factors, apply=_adamw, torch=_torch_adamw
     ),
+    MUON.name: Update(state=("momentum_buffer",), apply=_muon),
 }

@@ -35,6 +35,15 @@ class ScaleWarning(UserWarning):
     """
 
 
+class ModelWarning(UserWarning):
+    """A model was not seen to run, so what it was taken for rests on names and shapes alone.
+
+    >>> import warnings, completedp as cdp
+    >>> with warnings.catch_warnings():  # not to see them
+    ...     warnings.simplefilter("ignore", cdp.ModelWarning)
+    """
+
+
 def one_line(words: object) -> str:
     """What an error that is not ours says, on one line."""
     return " ".join(str(words).split())

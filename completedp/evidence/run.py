@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, ModelWarning
 from completedp.common.files import write_text_atomically
 from completedp.common.progress import Reporter
 from completedp.evidence.check import Check, make_check
@@ -109,8 +110,10 @@ def run_check(
     if folder is not None:  # before minutes of measuring, not after
         require_matplotlib()
         folder.mkdir(parents=True, exist_ok=True)
-    forewarn(check)
-    result = judge(name, check, measure_all(check, quiet=quiet))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ModelWarning)  # which asks for what is done here
+        forewarn(check)
+        result = judge(name, check, measure_all(check, quiet=quiet))
     if folder is not None:
         write_check(result, folder)
     return result

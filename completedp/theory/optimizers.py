@@ -120,6 +120,29 @@ ADAMW = Optimizer(
     rules=(LR, "eps", WEIGHT_DECAY, "one_minus_beta"),
 )
 
+MUON = Optimizer(
+    name="muon",
+    knobs=(
+        Knob(name=LR, value="muon_lr", rule=LR, default=0.02, power=1),
+        Knob(
+            name=WEIGHT_DECAY,
+            value="muon_weight_decay",
+            rule=WEIGHT_DECAY,
+            default=0.1,
+            may_be_zero=True,
+        ),
+        Knob(
+            name="momentum",
+            value="muon_momentum",
+            rule="one_minus_momentum",
+            default=0.95,
+            is_complement=True,
+        ),
+    ),
+    rules=(LR, WEIGHT_DECAY, "one_minus_momentum"),
+)
+"""Momentum whose matrix is made orthogonal; the defaults are those that its author trains with."""
+
 OPTIMIZERS: dict[str, Optimizer] = {ADAMW.name: ADAMW}
 """By name. Others come with their rows: `tables.register`."""
 DEFAULT = ADAMW.name

@@ -19,7 +19,14 @@ from typing import Literal, get_args
 
 from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError
-from completedp.theory.optimizers import ADAMW, DEFAULT, OPTIMIZERS, Optimizer, knobs_by_value
+from completedp.theory.optimizers import (
+    ADAMW,
+    DEFAULT,
+    MUON,
+    OPTIMIZERS,
+    Optimizer,
+    knobs_by_value,
+)
 from completedp.theory.roles import Role
 
 AXES = ("width", "depth", "batch", "tokens")
@@ -174,6 +181,24 @@ _ADAMW_TIME: dict[str, Columns] = {
     "weight_decay":   (ONE, ONE, ONE, _B**0.5 * _D**-1 * _Dh),       # sqrt(m_B/m_D)
     "one_minus_beta": (ONE, ONE, ONE, _B * _Dh**-2),                 # m_B/m_D
 }
+
+
+# Muon is not in the paper. Its step is an orthogonal matrix times sqrt(max(1, out/in)), so its
+# operator norm does not change with width, and that is what a stream of any width asks of it: lr
+# and decay stay (charliezchen/scaling-matrix-preconditioning trains so). Over depth the branches
+# add up as under AdamW: m_L^(alpha-1). For batch and tokens no rule is in print; the step's size
+# does not depend on the gradient's, as AdamW's does not, so its rows are taken.
+_MUON: dict[str, dict[Role, Columns]] = {
+    #                                            sp    mup   completep   completedp
+    "lr":                 {Role.HIDDEN_WEIGHT: (ONE,  ONE,  _DEPTH_LR,  _DEPTH_LR)},
+    "weight_decay":       {Role.HIDDEN_WEIGHT: (ONE,  ONE,  ONE,        ONE)},
+    "one_minus_momentum": {Role.HIDDEN_WEIGHT: (ONE,  ONE,  ONE,        ONE)},
+}
+_MUON_TIME: dict[str, Columns] = {
+    "lr":                 _ADAMW_TIME["lr"],
+    "weight_decay":       _ADAMW_TIME["weight_decay"],
+    "one_minus_momentum": _ADAMW_TIME["one_minus_beta"],
+}
 # fmt: on
 
 Table = Mapping[str, Mapping[Role, Exponents]]
@@ -266,3 +291,4 @@ def check_complete(parameterisation: Parameterisation) -> None:
 
 
 register(ADAMW, _ADAMW, _ADAMW_TIME)
+register(MUON, _MUON, _MUON_TIME)

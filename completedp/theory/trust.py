@@ -29,8 +29,8 @@ LONGEST_TAU = 10
 tau is around (tokens a parameter)^-0.53, below 1 (Power Lines, 2505.13738)."""
 MOST_BATCH_FOR_TOKENS = 2
 """How much more the batch may grow than the tokens do. By the rule, and at the base's best learning
-rate, x4 cost 0.6 nats from a base of 1,024 steps (docs/transfer.md); from one of 8,192 steps x4 cost
-0.01 and x8 0.1 (docs/results.md, lr-batch)."""
+rate, x4 cost 0.6 nats from a base of 1,024 steps (docs/transfer.md); from one of 8,192 steps it
+cost 0.01, and x8 0.1 (docs/results.md, lr-batch)."""
 LEAST_MEMORY = 10
 """Steps that second moments average over, 1/(1 - beta2). The batch rule is that of a limit in which
 these are many. The shortest that was seen to train well, on the default recipe's ladder, is 13."""
