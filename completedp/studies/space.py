@@ -30,6 +30,7 @@ from typing import get_args
 
 import numpy as np
 
+from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import REACH, SpaceKind
 from completedp.studies.engines import Bounds
@@ -92,8 +93,7 @@ def make_space(
     power. `types` are the model's own module types, of which a recipe may know more. `scales` are
     where results are to be used.
     """
-    if kind not in KINDS:
-        raise CompletedpError(f"unknown space {kind!r}: choose from {', '.join(KINDS)}")
+    check_one_of("space", kind, KINDS)
     known = tunables_of(recipe.rules.optimizers)
     if tunables is None:
         tunables = known if kind == "paper" else (*known, *_usual_parts(recipe.schedule))
