@@ -190,7 +190,7 @@ def test_what_is_not_bracketed_is_not_fitted() -> None:
     found = judged(0.25, 0.5, base=6.0)
     assert found.tokens.exponent is None
     assert found.recipe.rules == found.before.rules
-    assert "more --octaves" in str(found)
+    assert "with more octaves goes on" in str(found)
 
 
 @pytest.mark.parametrize(("error", "kept"), [(400.0, 1000.0), (600.0, None), (None, None)])

@@ -22,6 +22,7 @@ import numpy as np
 from completedp.common.errors import CompletedpError
 from completedp.common.files import plain, write_text_atomically
 from completedp.common.process import only_process
+from completedp.common.surface import option
 from completedp.evidence.config import BASE, SweepConfig, SweepGrid
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
@@ -283,7 +284,7 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
             ends = ", ".join(f"{octave:+g}" for octave in line.optimum.lowest)
             out.append(
                 f"{line.parameterisation} {_scale_words(line)} is lowest at {ends}, beside an end "
-                "of the grid or runs that diverged: give --octaves around it"
+                f"of the grid or runs that diverged: give {option('octaves')} around it"
             )
     return "\n".join(out)
 
