@@ -183,7 +183,7 @@ def manifests(folder: Path) -> Case:
         found.digest()
         for split in found.splits:
             data = TokenDataset(tokens, split, rng.choice([1, 8, 64, 1000]))
-            data.take([0, len(data) - 1])
+            data.rows(np.array([0, len(data) - 1]))
 
     return case
 

@@ -216,7 +216,6 @@ def test_report_is_self_contained(coordinates: CheckResult, tmp_path: Path) -> N
     report = Report("<title>")
     report.heading("a & b")
     report.paragraph("<script>alert(1)</script>")
-    report.verdict(False, "x < y")
     report.table(["name", "value"], [["<b>", 1.5]])
     report.preformatted("<pre>")
     report.write(tmp_path / "report.html")

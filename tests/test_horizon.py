@@ -141,7 +141,7 @@ def planted(
                 loss = 3.0 + 0.1 * (octave - place) ** 2
                 loss += worse * (what == BATCH and factor > 2)
                 for seed in range(GRID.seeds):
-                    done[horizon._point(what, factor, octave, seed)] = loss
+                    done[horizon.Point(what, factor, octave, seed)] = loss
     return done
 
 
@@ -190,7 +190,7 @@ def test_what_is_not_bracketed_is_not_fitted() -> None:
     found = judged(0.25, 0.5, base=6.0)
     assert found.tokens.exponent is None
     assert found.recipe.rules == found.before.rules
-    assert "more --octaves" in str(found)
+    assert "with more octaves goes on" in str(found)
 
 
 @pytest.mark.parametrize(("error", "kept"), [(400.0, 1000.0), (600.0, None), (None, None)])

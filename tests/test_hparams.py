@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 
 from completedp.common.errors import CompletedpError
 from completedp.theory.hparams import (
-    TUNABLE,
     Hyperparameters,
     Values,
     check_coordinate,
-    coordinates,
     interpolate,
 )
-from completedp.theory.roles import MODULE_TYPES
 
 VALUES = Values(lr=2**-8)
 GELU = [
@@ -28,6 +25,12 @@ GELU = [
 ]
 finite = st.floats(-1000, 1000)
 moderate = st.floats(-20, 20)
+
+
+def coordinates(depth: int) -> list[str]:
+    """Of every kind, as a search may have them."""
+    by_type = [f"lr/type/{name}" for name in GELU]
+    return ["eps/global", *by_type, *(f"residual/depth/{n}" for n in range(1, depth + 1))]
 
 
 def bits(vector: Any) -> list[bytes]:
@@ -43,7 +46,7 @@ def with_log2(depth: int = 4, **log2: float) -> Hyperparameters:
 @given(data=st.data(), depth=st.integers(1, 6))
 def test_vector_round_trip_is_bitwise(data: st.DataObject, depth: int) -> None:
     """A point put into hyperparameters and read out again has the same bits."""
-    names = coordinates(GELU, depth)
+    names = coordinates(depth)
     point = data.draw(st.lists(finite, min_size=len(names), max_size=len(names)))
     hyperparameters = Hyperparameters(values=VALUES, depth=depth).with_vector(names, point)
     assert bits(hyperparameters.vector(names)) == bits(point)
@@ -52,7 +55,7 @@ def test_vector_round_trip_is_bitwise(data: st.DataObject, depth: int) -> None:
 @given(data=st.data(), depth=st.integers(1, 6))
 def test_hyperparameters_round_trip_through_a_vector(data: st.DataObject, depth: int) -> None:
     """Hyperparameters whose multipliers are all in a search's coordinates come back equal."""
-    names = coordinates(GELU, depth)
+    names = coordinates(depth)
     chosen = data.draw(st.lists(st.sampled_from(names), unique=True))
     start = Hyperparameters(
         values=VALUES, depth=depth, log2={name: data.draw(finite) for name in chosen}
@@ -180,44 +183,6 @@ def test_bad_multipliers_are_one_line_errors(value: Any) -> None:
     message = error_of(Hyperparameters, values=VALUES, depth=4, log2={"lr/global": value})
     assert "lr/global" in message
     assert repr(value) in message
-
-
-@pytest.mark.parametrize(
-    ("types", "depth", "expected"),
-    [
-        # 5 tunables of 11 types, init_std of 6 matrices, residual of 2 branches; each + depth.
-        (GELU, 4, 5 * (11 + 4) + (6 + 4) + (2 + 4)),
-        (GELU, 1, 5 * (11 + 1) + (6 + 1) + (2 + 1)),
-        (["embedding", "qkv", "attn_norm"], 3, 5 * (3 + 3) + (2 + 3) + (2 + 3)),
-        ([], 2, 7 * 2 + 2),
-    ],
-)
-def test_number_of_coordinates(types: list[str], depth: int, expected: int) -> None:
-    """Vectors have no init_std to tune, and branches take the place of types for residuals."""
-    assert len(coordinates(types, depth)) == expected
-
-
-@given(
-    types=st.lists(st.sampled_from(sorted(MODULE_TYPES)), unique=True),
-    depth=st.integers(1, 8),
-    tunables=st.lists(st.sampled_from(TUNABLE), unique=True),
-)
-def test_coordinates_are_valid_and_distinct(
-    types: list[str], depth: int, tunables: list[str]
-) -> None:
-    """Every coordinate that is made is one that is accepted, once."""
-    names = coordinates(types, depth, tunables=tunables)
-    assert len(set(names)) == len(names)
-    for name in names:
-        check_coordinate(name, depth)
-
-
-@pytest.mark.parametrize(
-    ("types", "tunables"), [(["attention"], TUNABLE), (["attention"], ["lr"]), (["qkv"], ["beta1"])]
-)
-def test_coordinates_of_unknown_names_are_errors(types: list[str], tunables: list[str]) -> None:
-    """A module type or tunable that does not exist is a one-line error here too."""
-    error_of(coordinates, types, 2, tunables=tunables)
 
 
 @pytest.mark.parametrize(

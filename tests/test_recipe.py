@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import completedp as cdp
 from completedp.theory.evidence import Evidence, Rung, SearchRecord, Standing
-from completedp.theory.hparams import Hyperparameters, Values, coordinates
+from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe
 from completedp.theory.recipe_page import recipe_page
 from completedp.theory.rules import AXES, Rules, Shift
@@ -111,7 +111,13 @@ def load_error(folder: Path, data: Any) -> str:
     return message.replace(str(path), "")
 
 
-names = coordinates(["qkv", "q_norm", "embedding"], BASE["depth"])
+names = [
+    "lr/type/qkv",
+    "eps/type/q_norm",
+    "init_std/type/embedding",
+    "lr/depth/1",
+    "residual/depth/2",
+]
 recipes = st.builds(
     make,
     hyperparameters=st.builds(

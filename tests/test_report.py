@@ -19,7 +19,7 @@ from completedp.evidence.report import Report, smaller_svg
 from completedp.evidence.reporting.figures import WHAT_TO_SEE
 from completedp.evidence.reporting.gather import gather, page_of, sentence, write_report
 from completedp.evidence.reporting.recipes import multiplier_map
-from completedp.evidence.reporting.searches import explained, mattered
+from completedp.evidence.reporting.searches import mattered
 from completedp.studies.store import Store
 
 EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -290,11 +290,12 @@ def test_which_coordinates_mattered() -> None:
     """A coordinate that decides the losses explains them, also by a bowl; noise does not."""
     rng = np.random.default_rng(0)
     points = rng.normal(size=(200, 3))
-    shares = explained(points, (points[:, 1] - 0.2) ** 2)
+    one_stage = np.zeros(200, dtype=bool)
+    shares = mattered(points, (points[:, 1] - 0.2) ** 2, one_stage)
     assert shares[1] > 0.85
     assert max(shares[0], shares[2]) < 0.1
-    assert explained(np.ones((200, 1)), rng.normal(size=200)).tolist() == [0.0]
-    assert explained(np.ones((0, 2)), np.ones(0)).tolist() == [0.0, 0.0]
+    assert mattered(np.ones((200, 1)), rng.normal(size=200), one_stage).tolist() == [0.0]
+    assert mattered(np.ones((0, 2)), np.ones(0), one_stage[:0]).tolist() == [0.0, 0.0]
 
 
 def test_what_mattered_in_a_search_of_stages() -> None:
@@ -305,7 +306,7 @@ def test_what_mattered_in_a_search_of_stages() -> None:
     points[first, 2:] = 0.0  # the first stage moves two coordinates, the second the others
     points[~first, :2] = 0.7
     losses = np.where(first, points[:, 0] ** 2 + 5.0, points[:, 2] ** 2)
-    assert explained(points, losses)[3] > 0.2
+    assert mattered(points, losses, np.zeros_like(first))[3] > 0.2
     shares = mattered(points, losses, first)
     assert min(shares[0], shares[2]) > 0.85
     assert max(shares[1], shares[3]) < 0.1
@@ -349,7 +350,6 @@ def test_a_chart_has_its_points_in_place() -> None:
         [Series(name=EVIL, points=points, dots=True)],
         x="tokens",
         y="loss",
-        log_x=True,
         marks=[Mark(name="start", y=3.0, colour=1)],
     )
     places = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="3"', svg)

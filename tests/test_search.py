@@ -535,7 +535,7 @@ def test_the_papers_grid_is_searched(data: str, store: Store) -> None:
     )
     assert len(study.spec["space"]["coordinates"]) == 5
     message = error_of(make_study, store, data, name="types", engine="paper-grid", tunables=None)
-    assert "search with --space global" in message
+    assert "search with space global" in message
     rows = searched(study, data)
     assert finished_once(rows, 3)
     lr = make_recipe().values.lr * 2 ** rows[1].point[0]

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import error_of
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from completedp.common import surface
 from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.common.process import only_process
 from completedp.lm.prepare import prepare_source
@@ -302,6 +304,16 @@ def test_run_folder_of_another_run_is_refused(data: str, recipe: Recipe, tmp_pat
     with pytest.raises(CompletedpError, match="another run: its recipe had other contents"):
         train(asked, recipe=recipe.with_values(lr=0.5), quiet=True)
     assert before == {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+
+
+def test_advice_names_an_option_as_it_is_written(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """An error that advises an option has a flag for a command, and in Python the argument."""
+    asked = config(data, tmp_path / "run", stop_after=1)
+    train(asked, recipe=recipe, quiet=True)
+    other = replace(asked, seed=1)
+    assert error_of(train, other, recipe=recipe, quiet=True).endswith("choose another out")
+    with surface.running(surface.Command()):
+        assert error_of(train, other, recipe=recipe, quiet=True).endswith("choose another --out")
 
 
 def test_accumulation_changes_nothing_but_rounding(

@@ -38,7 +38,7 @@ from completedp.apply.heads import (
 from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
 from completedp.apply.names import canonical_name
 from completedp.apply.structure import fans, is_norm, unwrapped
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, short
 from completedp.common.surface import override
 from completedp.theory.roles import BRANCHES, is_bias
 
@@ -117,8 +117,8 @@ def _running() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        text = f"{type(error).__name__}: {' '.join(str(error).split()):.120}"
-        raise _CannotRunError(f"it does not run on {TOKENS} tokens ({text})") from None
+        what = short(error, 120)
+        raise _CannotRunError(f"it does not run on {TOKENS} tokens ({what})") from None
 
 
 _probed: WeakKeyDictionary[nn.Module, tuple[tuple[TensorInfo, ...], Probe]] = WeakKeyDictionary()

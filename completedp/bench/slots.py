@@ -22,6 +22,7 @@ from completedp.tasks.data import Data, Tokens
 from completedp.tasks.losses import next_token_loss, transformer_loss
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
+from completedp.training.cost import flop_a_token
 from completedp.training.devices import choose_device, choose_dtype
 from completedp.training.slots import Slots
 from completedp.training.trials import Trial
@@ -55,7 +56,7 @@ def bench_slots(
     )
     batch = config.sequences * config.context
     recipe, scale = _recipe(model, config)
-    flops = flops_per_token(model, config.context) * batch
+    flops = flop_a_token(matrix_weights(model), scale, config.context) * batch
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "dtype": str(dtype).removeprefix("torch."),
@@ -114,11 +115,10 @@ def slot_bytes(config: ModelConfig, tokens: int, compute_bytes: int) -> int:
     return round(12 * parameters + tokens * (config.depth * block + end))
 
 
-def flops_per_token(config: ModelConfig, context: int) -> float:
-    """Matrix products of a forward and backward pass: 6 per weight, and causal attention."""
+def matrix_weights(config: ModelConfig) -> int:
+    """Weights that a token is multiplied by."""
     d, matrices = config.width, 3 if config.mlp == "swiglu" else 2
-    weights = config.depth * (4 * d * d + matrices * d * config.hidden) + d * config.vocab
-    return 6.0 * weights + 6.0 * config.depth * context * d
+    return config.depth * (4 * d * d + matrices * d * config.hidden) + d * config.vocab
 
 
 def step_seconds(step: Callable[[], object], steps: int, device: torch.device) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import OmitSubcommandPrefixes, subcommand
 
 from completedp.bench.config import OptimizerBenchConfig, SlotsBenchConfig
-from completedp.cli.shared import Verb, as_config, counted, print_json, register
+from completedp.cli.shared import Verb, as_config, counted, register, show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,7 @@ class BenchSlotsVerb(SlotsBenchConfig):
 
         with counted("ways") as progress:
             found = bench_slots(as_config(self, SlotsBenchConfig), progress)
-        if self.json:
-            print_json(found)
-        else:
-            print(bench_slots_text(found))
-        return 0
+        return show(found, bench_slots_text(found), self.json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +40,7 @@ class BenchOptimizerVerb(OptimizerBenchConfig):
 
         with counted("ways") as progress:
             found = bench_optimizer(as_config(self, OptimizerBenchConfig), progress)
-        if self.json:
-            print_json(found)
-        else:
-            print(bench_optimizer_text(found))
-        return 0
+        return show(found, bench_optimizer_text(found), self.json)
 
 
 BenchAction = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tyro.conf import Suppress
 
-from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.cli.shared import Verb, as_config, register, show
 from completedp.evidence.config import CheckConfig
 
 
@@ -29,10 +29,7 @@ class CoordcheckVerb(CheckConfig, Verb):
         from completedp.evidence.run import run_check
 
         result = run_check(self.check, check_from(as_config(self, CheckConfig)), self.out)
-        if self.json:
-            print_json(result.to_dict())
-        else:
-            print(result.text(all_rows=self.all_rows))
+        show(result.to_dict(), result.text(all_rows=self.all_rows), self.json)
         return 0 if result.passed else 1
 
 

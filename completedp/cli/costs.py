@@ -8,13 +8,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from completedp.cli.shared import print_json
+from completedp.cli.shared import show
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
 from completedp.theory.scale import Scale
 
 if TYPE_CHECKING:
+    from completedp.studies.outlook import Outlook
+    from completedp.theory.recipe import Recipe
     from completedp.training.estimate import Estimate
+    from completedp.training.runner import Runner
+
+    Work = tuple[Runner, Recipe, Mapping[Scale, int]]
+    """What trains, the recipe it starts from, and how many trials at each scale."""
 
 LONG = 1800.0
 """Seconds beyond which a CPU does not begin unless it is told to."""
@@ -57,28 +63,42 @@ class PatientOptions(CostOptions):
 
 def print_estimate(found: Estimate, as_json: bool) -> int:
     """What `--dry-run` prints; the exit code."""
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print(found)
-    return 0
+    return show(found.to_dict(), found, as_json)
 
 
-def refuse_if_long(
-    found: Estimate,
-    device: str,
+def begins(
+    verb: PatientOptions,
+    runner: Runner,
+    recipe: Recipe,
+    ahead: Outlook,
+    smaller: Callable[[Mapping[str, int]], Work],
     *,
-    begun: bool,
-    anyway: bool,
-    smaller: Callable[[Mapping[str, int]], Estimate],
+    as_json: bool,
     trials: int | None = None,
-) -> None:
-    """Raise where a CPU would be at work for longer than people expect.
+) -> bool:
+    """Say what trials take; whether to begin, which `--dry-run` does not.
 
-    `smaller` estimates the same command for a base of other sizes; `trials` are those of a search,
-    which may be fewer. What was begun goes on: who began it knows.
+    `smaller` has what the same command would train from a base of other sizes; `trials` are those
+    of a search, which may be fewer.
     """
-    if device != "cpu" or begun or anyway or found.seconds <= LONG:
+    from completedp.training.estimate import estimate_trials, say_estimate
+
+    found = estimate_trials(runner, recipe, ahead.left, peak=verb.peak)
+    if verb.dry_run:
+        print_estimate(found, as_json)
+        return False
+    # What was begun goes on: who began it knows.
+    if runner.device.type == "cpu" and not (ahead.begun or verb.anyway):
+        _refuse_if_long(found, lambda sizes: estimate_trials(*smaller(sizes)), trials)
+    say_estimate(found)
+    return True
+
+
+def _refuse_if_long(
+    found: Estimate, smaller: Callable[[Mapping[str, int]], Estimate], trials: int | None
+) -> None:
+    """Raise where a CPU would be at work for longer than people expect."""
+    if found.seconds <= LONG:
         return
     hint = "take fewer trials, a smaller base (--width, --depth, --batch, --tokens) or a GPU"
     for base in SMALLER:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import tyro
 
 from completedp.cli.costs import CostOptions
-from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.cli.shared import Verb, as_config, print_json, register, show
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import WorkerConfig
@@ -75,11 +75,8 @@ class FigureVerb(WorkerConfig, CostOptions, Verb):
             store=self.store,
             options=as_config(self, WorkerConfig),
         )
-        if self.json:
-            print_json(written)
-        else:
-            print(f"{text_of(figure, found)}\n{self.out}/{self.name}.svg")
-        return 0
+        text = f"{text_of(figure, found)}\n{self.out}/{self.name}.svg"
+        return show(written, text, self.json)
 
     def _priced(self, figure: Figure) -> int:
         """What it takes where its size is meant to run, or on a GPU of some peak."""
@@ -88,12 +85,10 @@ class FigureVerb(WorkerConfig, CostOptions, Verb):
         cost, speed = figure.cost(self.size), SPEEDS[self.size]
         if self.peak is not None:
             speed = speed_by_peak(self.size, self.peak)
-        if self.json:
-            seconds = {"seconds": round(cost.seconds(speed), 1), "device": speed.device}
-            print_json({**cost.to_dict(), **seconds, "seconds_compiling": cost.compiling(speed)})
-        else:
-            print(f"{figure.name}, {self.size}: {cost_text(figure, self.size, speed)}")
-        return 0
+        seconds = {"seconds": round(cost.seconds(speed), 1), "device": speed.device}
+        data = {**cost.to_dict(), **seconds, "seconds_compiling": cost.compiling(speed)}
+        text = f"{figure.name}, {self.size}: {cost_text(figure, self.size, speed)}"
+        return show(data, text, self.json)
 
 
 def _listed(as_json: bool) -> int:

@@ -6,12 +6,15 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long
+from completedp.cli.costs import PatientOptions, begins
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
-from completedp.evidence.config import HorizonConfig
+from completedp.evidence.config import HorizonConfig, HorizonGrid
 from completedp.studies.config import WorkerConfig
+
+if TYPE_CHECKING:
+    from completedp.cli.costs import Work
 
 
 @register("fit-horizon")
@@ -29,30 +32,22 @@ class FitHorizonVerb(HorizonConfig, WorkerConfig, PatientOptions, Verb):
 
     def run(self) -> int:
         """Fit, or go on, print, and write the recipe."""
-        from completedp.evidence.horizon import grid_of, horizon_left, run_horizon
+        from completedp.evidence.horizon import horizon_left, run_horizon
+        from completedp.studies.objective import runner_of
         from completedp.studies.run import start_from
-        from completedp.training.estimate import Estimate, estimate_trials, say_estimate
-        from completedp.training.runner import Runner
 
         config, options = as_config(self, HorizonConfig), as_config(self, WorkerConfig)
-        grid, out = grid_of(config), Path(self.out)
+        grid, out = as_config(self, HorizonGrid), Path(self.out)
         task, recipe = start_from(config)
         ahead = horizon_left(grid, task, recipe, out, self.store)
-        runner = Runner(task, slots=self.slots, device=self.device, compile=self.compile)
-        estimated = estimate_trials(runner, recipe, ahead.left, peak=self.peak)
-        if self.dry_run:
-            return print_estimate(estimated, self.json)
 
-        def smaller(sizes: Mapping[str, int]) -> Estimate:
+        def smaller(sizes: Mapping[str, int]) -> Work:
             task, recipe = start_from(replace(config, **sizes))  # type: ignore[arg-type]
-            runner = Runner(task, slots=self.slots, device=self.device, compile=self.compile)
             left = horizon_left(grid, task, recipe, out, self.store).left
-            return estimate_trials(runner, recipe, left)
+            return runner_of(task, options), recipe, left
 
-        refuse_if_long(
-            estimated, runner.device.type, begun=ahead.begun, anyway=self.anyway, smaller=smaller
-        )
-        say_estimate(estimated)
+        if not begins(self, runner_of(task, options), recipe, ahead, smaller, as_json=self.json):
+            return 0
         found = run_horizon(grid, task, recipe, out, options, store=self.store)
         if self.json:
             print_json(found.to_dict())

@@ -24,7 +24,7 @@ from completedp.cli.shared import VERBS, Verb
 from completedp.cli.suggest import known_command, mistyped
 from completedp.cli.values import value_of_a_flag
 from completedp.common.checks import printable
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, one_line
 from completedp.common.surface import Command, running
 
 # The verbs, in the order in which help lists them: a new one is a file and a line here.
@@ -160,5 +160,5 @@ def _os_line(error: OSError) -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"completedp: error: {printable(' '.join(message.split()))}", file=sys.stderr)
+    print(f"completedp: error: {printable(one_line(message))}", file=sys.stderr)
     sys.exit(2)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from completedp.cli.shared import Verb, print_json, register
+from completedp.cli.shared import Verb, register, show
 
 
 @register("quickstart")
@@ -25,8 +25,4 @@ class QuickstartVerb(Verb):
         from completedp.evidence.quickstart import quickstart
 
         found = quickstart(Path(self.out))
-        if self.json:
-            print_json(found)
-        else:
-            print(f"{found['sentence']}\nreport: {found['report']}")
-        return 0
+        return show(found, f"{found['sentence']}\nreport: {found['report']}", self.json)

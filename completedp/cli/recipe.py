@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from completedp.cli.shared import Verb, print_json, register
+from completedp.cli.shared import Verb, register, show
 from completedp.theory.recipe import Recipe
 
 
@@ -25,11 +25,7 @@ class ShowVerb:
         from completedp.theory.recipe_page import recipe_page, recipe_to_dict
 
         recipe = Recipe.find(self.recipe)
-        if self.json:
-            print_json(recipe_to_dict(recipe))
-        else:
-            print(recipe_page(self.recipe, recipe))
-        return 0
+        return show(recipe_to_dict(recipe), recipe_page(self.recipe, recipe), self.json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +44,10 @@ class CompareVerb:
         from completedp.theory.recipe_page import compare_page, differences
 
         recipes = Recipe.find(self.one), Recipe.find(self.other)
-        if self.json:
-            found = {key: list(both) for key, both in differences(*recipes).items()}
-            print_json({"recipes": [self.one, self.other], "differences": found})
-        else:
-            print(compare_page((self.one, self.other), recipes))
-        return 0
+        names = self.one, self.other
+        found = {key: list(both) for key, both in differences(*recipes).items()}
+        data = {"recipes": list(names), "differences": found}
+        return show(data, compare_page(names, recipes), self.json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +62,8 @@ class ListVerb:
         from completedp.theory.recipe_page import list_page, summary
 
         recipes = {name: Recipe.shipped(name) for name in Recipe.names()}
-        if self.json:
-            print_json([summary(name, recipe) for name, recipe in recipes.items()])
-        else:
-            print(list_page(recipes))
-        return 0
+        data = [summary(name, recipe) for name, recipe in recipes.items()]
+        return show(data, list_page(recipes), self.json)
 
 
 Action = (

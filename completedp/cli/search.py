@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from completedp.cli.costs import CostOptions, PatientOptions, print_estimate, refuse_if_long
-from completedp.cli.shared import Verb, as_config, name_next, print_json, register
+from completedp.cli.costs import CostOptions, PatientOptions, begins, print_estimate
+from completedp.cli.shared import Verb, as_config, name_next, print_json, register, show
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import StudyConfig, WorkerConfig
@@ -24,6 +24,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
 
 if TYPE_CHECKING:
+    from completedp.cli.costs import Work
     from completedp.studies.objective import Objective
 
 _SQLITE = b"SQLite format 3\0"
@@ -52,29 +53,20 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
         from completedp.studies.run import open_study
         from completedp.studies.session import warn_of_base, work_shown
         from completedp.studies.store import Store
-        from completedp.training.estimate import Estimate, estimate_trials, say_estimate
 
         objective = self._objective(as_config(self, StudyConfig))
         warn_of_base(objective)
         spec, runner = objective.spec, objective.runner
         ahead = outlook(searched(spec), self.store, self.study)
-        found = estimate_trials(runner, spec.recipe, ahead.left, peak=self.peak)
-        if self.dry_run:
-            return print_estimate(found, self.json)
 
-        def smaller(sizes: Mapping[str, int]) -> Estimate:
+        def smaller(sizes: Mapping[str, int]) -> Work:
             other = self._objective(replace(as_config(self, StudyConfig), **sizes))  # type: ignore[arg-type]
-            return estimate_trials(other.runner, other.recipe, searched(other.spec))
+            return other.runner, other.recipe, searched(other.spec)
 
-        refuse_if_long(
-            found,
-            runner.device.type,
-            begun=ahead.begun,
-            anyway=self.anyway,
-            smaller=smaller,
-            trials=self.trials,
-        )
-        say_estimate(found)
+        if not begins(
+            self, runner, spec.recipe, ahead, smaller, as_json=self.json, trials=self.trials
+        ):
+            return 0
         with Store(self.store) as store:  # after all mistakes were said: it makes a file
             study = open_study(store, self.study, spec)
             work_shown(study, objective)
@@ -238,11 +230,8 @@ class ReleaseVerb(Place):
             if not released and not self.everyone:
                 whose = f"{self.worker!r}" if self.worker else f"trials {numbers}"
                 raise CompletedpError(f"nothing of {whose} is running: {_choice(study.workers())}")
-        if self.json:
-            print_json({"released": released})
-        else:
-            print(f"given back: {', '.join(map(str, released)) or 'none, as none is running'}")
-        return 0
+        text = f"given back: {', '.join(map(str, released)) or 'none, as none is running'}"
+        return show({"released": released}, text, self.json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,7 +414,5 @@ def _is_of(path: Path, study: str) -> None:
 def _print_status(study: Any, as_json: bool) -> None:
     from completedp.studies.status import status
 
-    if as_json:
-        print_json(asdict(status(study)))
-    else:
-        print(status(study).lines())
+    found = status(study)
+    show(asdict(found), found.lines(), as_json)

@@ -49,6 +49,15 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
+def show(data: Any, text: object, as_json: bool) -> int:
+    """What a verb found, as JSON or for people; the exit code of one that did its work."""
+    if as_json:
+        print_json(data)
+    else:
+        print(text)
+    return 0
+
+
 def name_next(command: str) -> None:
     """The last line of a verb, for people: what most of them do next."""
     say(f"next: {command}")

@@ -6,12 +6,15 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from completedp.cli.costs import PatientOptions, print_estimate, refuse_if_long
+from completedp.cli.costs import PatientOptions, begins
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
-from completedp.evidence.config import SweepConfig
+from completedp.evidence.config import SweepConfig, SweepGrid
 from completedp.studies.config import WorkerConfig
+
+if TYPE_CHECKING:
+    from completedp.cli.costs import Work
 
 
 @register("sweep")
@@ -30,32 +33,23 @@ class SweepVerb(SweepConfig, WorkerConfig, PatientOptions, Verb):
     def run(self) -> int:
         """Sweep, or go on, and print the verdict."""
         from completedp.evidence.plots import require_matplotlib
-        from completedp.evidence.sweep import STUDY, grid_of, run_sweep, store_of, sweep_trials
+        from completedp.evidence.sweep import STUDY, run_sweep, store_of, sweep_trials
+        from completedp.studies.objective import runner_of
         from completedp.studies.outlook import outlook
         from completedp.studies.run import start_from
-        from completedp.training.estimate import Estimate, estimate_trials, say_estimate
-        from completedp.training.runner import Runner
 
         config, options = as_config(self, SweepConfig), as_config(self, WorkerConfig)
-        grid, out = grid_of(config), Path(self.out)
+        grid, out = as_config(self, SweepGrid), Path(self.out)
         task, recipe = start_from(config)
         require_matplotlib()
-        every = sweep_trials(grid, task, recipe)
-        ahead = outlook(every, store_of(out, self.store), STUDY)
-        runner = Runner(task, slots=self.slots, device=self.device, compile=self.compile)
-        found = estimate_trials(runner, recipe, ahead.left, peak=self.peak)
-        if self.dry_run:
-            return print_estimate(found, self.json)
+        ahead = outlook(sweep_trials(grid, task, recipe), store_of(out, self.store), STUDY)
 
-        def smaller(sizes: Mapping[str, int]) -> Estimate:
+        def smaller(sizes: Mapping[str, int]) -> Work:
             task, recipe = start_from(replace(config, **sizes))  # type: ignore[arg-type]
-            runner = Runner(task, slots=self.slots, device=self.device, compile=self.compile)
-            return estimate_trials(runner, recipe, sweep_trials(grid, task, recipe))
+            return runner_of(task, options), recipe, sweep_trials(grid, task, recipe)
 
-        refuse_if_long(
-            found, runner.device.type, begun=ahead.begun, anyway=self.anyway, smaller=smaller
-        )
-        say_estimate(found)
+        if not begins(self, runner_of(task, options), recipe, ahead, smaller, as_json=self.json):
+            return 0
         result = run_sweep(grid, task, recipe, out, options, store=self.store)
         if self.json:
             print_json(result.to_dict())

@@ -1,7 +1,7 @@
 """The one error users see: a sentence that quotes their input and says what to do.
 
 The command line prints it as a single line and exits with code 2; in Python it is a ValueError. And
-the warnings that have names, for those who wish not to see them.
+the warnings that have names, for those who wish not to see them, and others' errors in one line.
 """
 
 
@@ -42,3 +42,17 @@ class ModelWarning(UserWarning):
     >>> with warnings.catch_warnings():  # not to see them
     ...     warnings.simplefilter("ignore", cdp.ModelWarning)
     """
+
+
+def one_line(words: object) -> str:
+    """What an error that is not ours says, on one line."""
+    return " ".join(str(words).split())
+
+
+def short(error: BaseException, most: int = 300) -> str:
+    """The same with its type, and no more than so many letters of it.
+
+    >>> short(KeyError("a"))
+    "KeyError: 'a'"
+    """
+    return f"{type(error).__name__}: {one_line(error):.{most}}"

@@ -43,6 +43,15 @@ def override(pattern: str = "REGEX", module_type: str = "TYPE") -> str:
     return f"--override {shlex.quote(f'{pattern}={module_type}')}"
 
 
+def option(name: str) -> str:
+    """An option as a user writes it where they are.
+
+    >>> option("z_loss")
+    'z_loss'
+    """
+    return name if command() is None else f"--{name.replace('_', '-')}"
+
+
 def command() -> Command | None:
     """The command that is being run; None in Python."""
     return _running[-1] if _running else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 _WIDTH, _HEIGHT = 720, 340
@@ -31,7 +31,6 @@ class Series:
     titles: Sequence[str] = ()
     """What each point says under the pointer; its values, where it is not given."""
     colour: int = 0
-    dashed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,30 +48,28 @@ def chart(
     x: str,
     y: str,
     marks: Sequence[Mark] = (),
-    log_x: bool = False,
     span_y: tuple[float, float] | None = None,
 ) -> str:
     """A chart; what is outside of `span_y` is not drawn. Empty where there is nothing to draw."""
-    series = [_drawable(each, log_x) for each in series]
+    series = [_drawable(each) for each in series]
     series = [each for each in series if each.points]
     if not series:
         return ""
-    xs = [math.log2(p[0]) if log_x else p[0] for each in series for p in each.points]
+    xs = [p[0] for each in series for p in each.points]
     ys = [p[1] for each in series for p in each.points] + [mark.y for mark in marks]
     low, high = span_y or _widened(min(ys), max(ys))
     across, down = _widened(min(xs), max(xs), 0.02), (low, high)
 
     def place(point: tuple[float, float]) -> tuple[float, float]:
-        value = math.log2(point[0]) if log_x else point[0]
         return (
-            _LEFT + (value - across[0]) / (across[1] - across[0]) * (_WIDTH - _LEFT - _RIGHT),
+            _LEFT + (point[0] - across[0]) / (across[1] - across[0]) * (_WIDTH - _LEFT - _RIGHT),
             _HEIGHT - _BOTTOM - (point[1] - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM),
         )
 
-    parts = [_axes(across, down, x, y, log_x, place)]
+    parts = [_axes(across, down, x, y, place)]
     for mark in marks:
         if low <= mark.y <= high:
-            parts.append(_mark(mark, place, across, log_x))
+            parts.append(_mark(mark, place, across))
     parts += [_drawn(each, place, (low, high)) for each in series]
     legend = [(each.name, each.colour, each.dots) for each in series]
     legend += [(mark.name, mark.colour, False) for mark in marks]
@@ -85,25 +82,22 @@ def chart(
     )
 
 
-def _drawable(series: Series, log_x: bool) -> Series:
+def _drawable(series: Series) -> Series:
     """Without what has no place; a long line thinned."""
     titles = series.titles or [f"{series.name}: {a:.6g}, {b:.5g}" for a, b in series.points]
     kept = [
         (point, title)
         for point, title in zip(series.points, titles, strict=True)
-        if all(map(math.isfinite, point)) and not (log_x and point[0] <= 0)
+        if all(map(math.isfinite, point))
     ]
     every = max(1, math.ceil(len(kept) / (_MOST if not series.dots else 4 * _MOST)))
     thinned = kept[::every]
     if kept and not series.dots and thinned[-1] is not kept[-1]:
         thinned.append(kept[-1])
-    return Series(
-        name=series.name,
+    return replace(
+        series,
         points=[point for point, _ in thinned],
         titles=[title for _, title in thinned],
-        dots=series.dots,
-        colour=series.colour,
-        dashed=series.dashed,
     )
 
 
@@ -124,10 +118,7 @@ def _drawn(series: Series, place: Place, span: tuple[float, float]) -> str:
             for (a, b), title in inside
         )
     line = " ".join(f"{a:.1f},{b:.1f}" for (a, b), _ in inside)
-    dash = ";stroke-dasharray:6 4" if series.dashed else ""
-    parts = [
-        f'<polyline points="{line}" style="fill:none;stroke:{colour};stroke-width:1.8{dash}"/>'
-    ]
+    parts = [f'<polyline points="{line}" style="fill:none;stroke:{colour};stroke-width:1.8"/>']
     for (a, b), title in inside[:: max(1, math.ceil(len(inside) / _HOVERED))]:
         parts.append(
             f'<circle cx="{a:.1f}" cy="{b:.1f}" r="6" style="fill:transparent">'
@@ -136,8 +127,8 @@ def _drawn(series: Series, place: Place, span: tuple[float, float]) -> str:
     return "".join(parts)
 
 
-def _mark(mark: Mark, place: Place, across: tuple[float, float], log_x: bool) -> str:
-    ends = [place((2.0**end if log_x else end, mark.y)) for end in across]
+def _mark(mark: Mark, place: Place, across: tuple[float, float]) -> str:
+    ends = [place((end, mark.y)) for end in across]
     return (
         f'<line x1="{ends[0][0]:.1f}" x2="{ends[1][0]:.1f}" y1="{ends[0][1]:.1f}" '
         f'y2="{ends[1][1]:.1f}" style="stroke:var(--c{mark.colour % _COLOURS});stroke-width:1.5;'
@@ -150,24 +141,22 @@ def _axes(
     down: tuple[float, float],
     x: str,
     y: str,
-    log_x: bool,
     place: Place,
 ) -> str:
     parts = []
     for tick in _ticks(*down):
-        (_, height) = place((2.0 ** across[0] if log_x else across[0], tick))
+        (_, height) = place((across[0], tick))
         parts.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{height:.1f}" y2="{height:.1f}" '
             'style="stroke:var(--line)"/>'
             f'<text class="tick" x="{_LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">'
             f"{tick:.6g}</text>"
         )
-    for tick in _powers(*across) if log_x else _ticks(*across):
-        left, _ = place((2.0**tick if log_x else tick, down[0]))
-        shown = _short(2.0**tick if log_x else tick)
+    for tick in _ticks(*across):
+        left, _ = place((tick, down[0]))
         parts.append(
             f'<text class="tick" x="{left:.1f}" y="{_HEIGHT - _BOTTOM + 18}" '
-            f'text-anchor="middle">{shown}</text>'
+            f'text-anchor="middle">{_short(tick)}</text>'
         )
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     high = (_TOP + _HEIGHT - _BOTTOM) / 2
@@ -211,12 +200,6 @@ def _ticks(low: float, high: float, about: int = 6) -> list[float]:
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)
     first = math.ceil(low / step - 1e-9)
     return [round(n * step, 12) for n in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _powers(low: float, high: float) -> list[float]:
-    first, last = math.ceil(low), math.floor(high)
-    every = max(1, math.ceil((last - first + 1) / 8))
-    return [float(n) for n in range(first, last + 1, every)]
 
 
 def _short(value: float) -> str:

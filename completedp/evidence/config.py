@@ -260,7 +260,4 @@ def check_parameterisations(names: tuple[str, ...]) -> None:
     if not names or len(set(names)) < len(names):
         raise CompletedpError(f"parameterisations = {list(names)} must name one or more, each once")
     for name in names:
-        if name not in PARAMETERISATIONS:
-            raise CompletedpError(
-                f"unknown parameterisation {name!r}: choose from {', '.join(PARAMETERISATIONS)}"
-            )
+        check_one_of("parameterisation", name, PARAMETERISATIONS)

@@ -19,14 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from completedp.common.errors import CompletedpError
 from completedp.common.files import write_text_atomically
 from completedp.common.process import only_process
-from completedp.evidence.config import HorizonConfig, HorizonGrid
+from completedp.evidence.config import HorizonGrid
 from completedp.evidence.exponents import (
     CANDIDATES,
     MIDDLE,
@@ -37,10 +37,10 @@ from completedp.evidence.exponents import (
 )
 from completedp.evidence.horizon_result import BATCH, BOTH, TOKENS, TOLERANCE, HorizonResult
 from completedp.evidence.plots import horizon_svg
-from completedp.evidence.sweep import Point
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
 from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
+from completedp.studies.objective import runner_of
 from completedp.studies.outlook import Outlook, outlook
 from completedp.studies.run import open_study, start
 from completedp.studies.spec import Site, StudySpec
@@ -55,12 +55,20 @@ from completedp.training import loop
 from completedp.training.config import TrainConfig
 from completedp.training.estimate import estimate_trials, say_estimate
 from completedp.training.folder import Result, steps_done
-from completedp.training.runner import Runner
 
 STUDY = "horizon"
 COORDINATES = ("lr/global",)
 _MEASUREMENTS = 128
 """Of the gradient's noise, in the run for it."""
+
+
+class Point(NamedTuple):
+    """One trial of a fit: what grows, and how far; its learning rate, in octaves; its seed."""
+
+    what: str
+    factor: float
+    octave: float
+    seed: int
 
 
 def fit_horizon(
@@ -123,14 +131,8 @@ def fit_horizon(
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     if not quiet:
         left = horizon_left(grid, task, begin, Path(out), store).left
-        runner = Runner(task, slots=slots, device=device, compile=compile)
-        say_estimate(estimate_trials(runner, begin, left))
+        say_estimate(estimate_trials(runner_of(task, options), begin, left))
     return run_horizon(grid, task, begin, Path(out), options, store=store, quiet=quiet)
-
-
-def grid_of(config: HorizonConfig) -> HorizonGrid:
-    """The part of a config that is the grid."""
-    return HorizonGrid(**{name: getattr(config, name) for name in HorizonGrid.__dataclass_fields__})
 
 
 def horizon_left(
@@ -284,14 +286,9 @@ def _wanted(
                 site = Site(scale=scale, rules=rules)
                 plan_of(spec, task, Wanted(site=site, octaves=(left,), seed=0))
                 for seed in range(grid.seeds):
-                    point = _point(what, factor, octave, seed)
+                    point = Point(what, factor, octave, seed)
                     found[point] = Wanted(site=site, octaves=(left,), seed=seed)
     return found
-
-
-def _point(what: str, factor: float, octave: float, seed: int) -> Point:
-    exponent, left = _reached(what, factor, octave)
-    return Point(what, int(factor), f"token_exponent {exponent:g}", (left,), seed)
 
 
 def _reached(what: str, factor: float, octave: float) -> tuple[float, float]:
@@ -303,7 +300,7 @@ def _reached(what: str, factor: float, octave: float) -> tuple[float, float]:
 
 def _size(grid: HorizonGrid, done: Mapping[Point, float], what: str, factor: float) -> Size:
     tried = _tried(grid, what, factor)
-    losses = [[done[_point(what, factor, o, seed)] for seed in range(grid.seeds)] for o in tried]
+    losses = [[done[Point(what, factor, o, seed)] for seed in range(grid.seeds)] for o in tried]
     return Size(factor=factor, octaves=tuple(tried), losses=np.array(losses))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from completedp.common.surface import option
 from completedp.evidence.config import HorizonGrid
 from completedp.evidence.exponents import CLOSE, Fit
 from completedp.theory.horizon import critical_batch_words, is_batch_known
@@ -56,7 +57,7 @@ class HorizonResult:
             "batch_holds_to": self.batch_holds_to,
             "critical_batch": self.critical_batch,
             "critical_batch_error": self.critical_batch_error,
-            "grid": {name: value for name, value in self.grid.to_dict().items() if name != "out"},
+            "grid": self.grid.to_dict(),
             "fits": {name: fit and fit.to_dict() for name, fit in fits.items()},
         }
 
@@ -102,7 +103,7 @@ def _fit_text(fit: Fit, printed: float, title: str) -> str:
     if fit.exponent is None:
         lines.append(
             "not fitted: a best learning rate is at the end of those tried; the same command with "
-            "more --octaves goes on from here"
+            f"more {option('octaves')} goes on from here"
         )
         return "\n".join(lines)
     lines += [_verdict(fit, printed), *_costs(fit)]

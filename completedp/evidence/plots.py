@@ -78,18 +78,16 @@ def sweep_svg(config: SweepGrid, lines: Sequence[Any]) -> str:
     for row, axis in zip(axes, rows, strict=True):
         for panel, name in zip(row, names, strict=True):
             mine = [line for line in lines if line.parameterisation == name]
-            draw(plt, panel, config, [line for line in mine if line.axis in ("base", axis)], axis)
+            draw(panel, config, [line for line in mine if line.axis in ("base", axis)], axis)
             panel.set_title(f"{axis}, {name}", fontsize=10)
     for panel in axes[-1]:
         panel.set_xlabel(f"log2({config.vary[0]} / recipe's)")
     return svg_text(figure)
 
 
-def _sweep_curves(
-    plt: Any, panel: Any, config: SweepGrid, curves: Sequence[Any], axis: str
-) -> None:
+def _sweep_curves(panel: Any, config: SweepGrid, curves: Sequence[Any], axis: str) -> None:
     """Mean losses as lines, seeds as points; the optima dotted. Divergence leaves a gap."""
-    shades = plt.get_cmap("viridis")
+    shades = pyplot().get_cmap("viridis")
     for index, line in enumerate(curves):
         colour = shades(index / max(1, len(curves) - 1) * 0.85)
         points = [
@@ -108,7 +106,7 @@ def _sweep_curves(
     panel.set_ylabel("validation loss")
 
 
-def _sweep_map(plt: Any, panel: Any, config: SweepGrid, maps: Sequence[Any], axis: str) -> None:
+def _sweep_map(panel: Any, config: SweepGrid, maps: Sequence[Any], axis: str) -> None:
     """Mean losses of the largest scale in colour; diverged cells are blank."""
     last = maps[-1]
     means = [
@@ -216,12 +214,8 @@ def new_figure(columns: int) -> tuple[Any, Any]:
 
 def svg_text(figure: Any) -> str:
     """A figure as SVG; it is closed."""
-    return _svg(pyplot(), figure)
-
-
-def _svg(plt: Any, figure: Any) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    plt.close(figure)
+    pyplot().close(figure)
     text = buffer.getvalue()
     return text[text.index("<svg") :]

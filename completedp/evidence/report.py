@@ -155,10 +155,6 @@ class Report:
         mark = f' class="{kind}"' if kind else ""
         self._parts.append(f"<p{mark}>{_text(text)}</p>")
 
-    def verdict(self, passed: bool, text: str) -> None:
-        """A line that starts with pass or fail."""
-        self._parts.append(f"<p>{chip('pass' if passed else 'fail')} {_text(text)}</p>")
-
     def table(
         self,
         header: Sequence[str],

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError, ModelWarning
 from completedp.common.files import write_text_atomically
 from completedp.common.progress import Reporter
@@ -158,8 +159,7 @@ def write_check(result: CheckResult, folder: Path) -> None:
 def _settings(has_recipe: bool, given: Mapping[str, Any]) -> CheckSettings:
     known = [field.name for field in fields(CheckSettings)]
     for name, value in given.items():
-        if name not in known:
-            raise CompletedpError(f"unknown setting {name!r}: choose from {', '.join(known)}")
+        check_one_of("setting", name, known)
         if name in _SEQUENCES and isinstance(value, str | int):
             raise CompletedpError(f"{name} = {value!r} must be a sequence, such as ({value!r},)")
     usual = {} if has_recipe else {"widths": _QUICK_WIDTHS, "depths": _QUICK_DEPTHS}

@@ -16,12 +16,11 @@ from completedp.apply.cautions import HEADS_NOT_VISIBLE, check_heads, head_size_
 from completedp.apply.classify import classify, size_of
 from completedp.apply.model_map import ModelMap
 from completedp.apply.plan import Plan, make_plan
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, short
 from completedp.evidence.check import Check
 from completedp.evidence.measure import Sizes, measure
 from completedp.evidence.rows import TIED_TOLERANCE, Row, verdict
 from completedp.tasks.losses import next_token_loss
-from completedp.tasks.sources import short
 from completedp.tasks.task import REFERENCE, give_memory
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import MODULE_TYPES, Role

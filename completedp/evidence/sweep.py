@@ -22,12 +22,14 @@ import numpy as np
 from completedp.common.errors import CompletedpError
 from completedp.common.files import plain, write_text_atomically
 from completedp.common.process import only_process
+from completedp.common.surface import option
 from completedp.evidence.config import BASE, SweepConfig, SweepGrid
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
 from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
+from completedp.studies.objective import runner_of
 from completedp.studies.outlook import outlook
 from completedp.studies.run import open_study, start, start_from
 from completedp.studies.spec import Site, StudySpec
@@ -38,7 +40,6 @@ from completedp.tasks.task import MakeModel, Task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.estimate import estimate_trials, say_estimate
-from completedp.training.runner import Runner
 
 STUDY = "sweep"
 
@@ -83,9 +84,8 @@ class SweepResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        grid = {name: value for name, value in self.grid.to_dict().items() if name != "out"}
         lines = [asdict(line) for line in self.lines]
-        return {"grid": grid, "start": list(self.start), "lines": lines}
+        return {"grid": self.grid.to_dict(), "start": list(self.start), "lines": lines}
 
     def __str__(self) -> str:
         return sweep_text(self.grid, self.lines, self.start)
@@ -153,21 +153,15 @@ def sweep(
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     if not quiet:
         left = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY).left
-        runner = Runner(task, slots=slots, device=device, compile=compile)
-        say_estimate(estimate_trials(runner, begin, left))
+        say_estimate(estimate_trials(runner_of(task, options), begin, left))
     return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet)
 
 
 def sweep_from(config: SweepConfig, options: WorkerConfig) -> SweepResult:
     """The sweep that a config asks for."""
     task, recipe = start_from(config)
-    out = Path(config.out)
-    return run_sweep(grid_of(config), task, recipe, out, options, store=config.store)
-
-
-def grid_of(config: SweepConfig) -> SweepGrid:
-    """The part of a config that is the grid."""
-    return SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
+    grid = SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
+    return run_sweep(grid, task, recipe, Path(config.out), options, store=config.store)
 
 
 def sweep_trials(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Scale, int]:
@@ -290,7 +284,7 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
             ends = ", ".join(f"{octave:+g}" for octave in line.optimum.lowest)
             out.append(
                 f"{line.parameterisation} {_scale_words(line)} is lowest at {ends}, beside an end "
-                "of the grid or runs that diverged: give --octaves around it"
+                f"of the grid or runs that diverged: give {option('octaves')} around it"
             )
     return "\n".join(out)
 

@@ -1,7 +1,6 @@
 """Windows of tokens straight from disk, and a permutation that needs no memory."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,6 @@ from completedp.common.errors import CompletedpError
 from completedp.lm.tokens import DTYPES, Manifest
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the step of splitmix64's counter
-
-Batch = tuple[np.ndarray, np.ndarray]
-"""Inputs and targets, each int64 [sequences, context]."""
 
 
 class TokenDataset:
@@ -52,15 +48,6 @@ class TokenDataset:
 
     def __len__(self) -> int:
         return self.windows
-
-    def window(self, index: int) -> np.ndarray:
-        """The context + 1 tokens of one window, int64."""
-        return self.rows(np.array([index]))[0].astype(np.int64)
-
-    def take(self, indices: Sequence[int] | np.ndarray) -> Batch:
-        """Inputs and targets of these windows, each int64 [len(indices), context]."""
-        rows = self.rows(np.asarray(indices, np.int64).reshape(-1))
-        return rows[:, :-1].astype(np.int64), rows[:, 1:].astype(np.int64)
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """The context + 1 tokens of each of these windows, in the type they have on disk."""

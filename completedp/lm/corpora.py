@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, one_line
 from completedp.common.extras import import_extra
 
 END_OF_TEXT = "<|endoftext|>"
@@ -285,4 +285,4 @@ def _text(value: object, field: str, where: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error) or type(error).__name__

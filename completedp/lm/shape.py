@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from completedp.common.checks import check_number
-from completedp.common.errors import CompletedpError
+from completedp.common.checks import check_number, check_one_of
 from completedp.common.flags import off, part
 
 MLPS = ("gelu", "swiglu")
@@ -31,5 +30,4 @@ class Shape:
 
     def __post_init__(self) -> None:
         check_number("mlp_ratio", self.mlp_ratio, low=1e-3, high=1e3)
-        if self.mlp not in MLPS:
-            raise CompletedpError(f"unknown mlp {self.mlp!r}: choose from {', '.join(MLPS)}")
+        check_one_of("mlp", self.mlp, MLPS)

@@ -12,7 +12,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, one_line
 from completedp.common.extras import import_extra
 from completedp.lm.corpora import END_OF_TEXT
 
@@ -185,9 +185,8 @@ class BPETokenizer:
         try:
             tokenizer = package.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises bare Exception
-            reason = " ".join(str(error).split())
             raise CompletedpError(
-                f"{str(path)!r} is not a tokenizers JSON ({reason}): give another file"
+                f"{str(path)!r} is not a tokenizers JSON ({one_line(error)}): give another file"
             ) from error
         return cls(tokenizer, repr(str(path)))
 

@@ -187,7 +187,6 @@ def prepare(
     *,
     valid_fraction: float = 0.01,
     shard_tokens: int = 100_000_000,
-    dtype: str | None = None,
     text_field: str = "text",
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
@@ -211,7 +210,7 @@ def prepare(
         tokenizer=tokenizer.name,
         valid_fraction=float(valid_fraction),
         shard_tokens=shard_tokens,
-        dtype=_dtype(dtype, tokenizer.vocab),
+        dtype="uint16" if tokenizer.vocab <= 1 << 16 else "uint32",
     )
     out = Path(out).expanduser().absolute()
     if (out / MANIFEST).exists():
@@ -235,16 +234,6 @@ def prepare(
             "that you may write to"
         ) from error
     return manifest
-
-
-def _dtype(dtype: str | None, vocab: int) -> str:
-    if dtype is None:
-        return "uint16" if vocab <= 1 << 16 else "uint32"
-    if dtype not in DTYPES:
-        raise CompletedpError(f"dtype={dtype!r} must be one of {', '.join(DTYPES)}")
-    if vocab > 1 << 8 * DTYPES[dtype].itemsize:
-        raise CompletedpError(f"dtype={dtype!r} cannot hold a vocab of {vocab}: use 'uint32'")
-    return dtype
 
 
 def _reuse(out: Path, request: Request) -> Manifest:

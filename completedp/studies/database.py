@@ -25,7 +25,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from completedp.common.checks import check_path
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, one_line
 from completedp.common.extras import import_extra
 from completedp.common.progress import say
 from completedp.studies.migrations import MIGRATIONS, new_identity
@@ -257,7 +257,7 @@ class Database:
         return _sqlite_code(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"))
 
     def _explanation(self, error: DBAPIError, engine: sa.Engine) -> str:
-        said = " ".join(str(error.orig).split())
+        said = one_line(error.orig)
         if self._password:
             said = said.replace(self._password, "***")
         if self.is_postgres:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from completedp.common.errors import CompletedpError
+from completedp.common.surface import option
 from completedp.theory.hparams import Values
 
 
@@ -222,7 +223,8 @@ def paper_levels(coordinates: Sequence[str], values: Values) -> list[list[float]
         if kind != "global" or tunable not in PAPER_GRID:
             known = ", ".join(f"{tunable}/global" for tunable in PAPER_GRID)
             raise CompletedpError(
-                f"the paper's grid has no {name!r}, only {known}: search with --space global"
+                f"the paper's grid has no {name!r}, only {known}: search with "
+                f"{option('space')} global"
             )
         if values.of(tunable) <= 0:
             raise CompletedpError(f"{tunable} = {values.of(tunable)} has no multiplier: above 0")

@@ -20,10 +20,7 @@ from completedp.studies.engines import Bounds, Engine, Told, check_option
 
 
 class AsyncCMAES(Engine):
-    """Asynchronous CMA-ES; `separable` keeps to a diagonal covariance.
-
-    Without a `population` it is the package's: 4 + 3 ln(dimensions).
-    """
+    """Asynchronous CMA-ES; without a `population` it is the package's: 4 + 3 ln(dimensions)."""
 
     def __init__(
         self,
@@ -32,14 +29,13 @@ class AsyncCMAES(Engine):
         *,
         sigma: float = 0.5,
         population: int | None = None,
-        separable: bool = False,
     ) -> None:
         super().__init__(bounds, seed)
         cmaes = import_extra("cmaes", "engine 'cma-es'")
         check_option("sigma", sigma, low=0)
         if population is not None:
             check_option("population", population, low=1)
-        self._cma: Any = (cmaes.SepCMA if separable else cmaes.CMA)(
+        self._cma: Any = cmaes.CMA(
             mean=bounds.start.copy(), sigma=sigma, population_size=population
         )
         self._new: list[tuple[np.ndarray, float]] = []

@@ -108,6 +108,11 @@ def check_sites(spec: StudySpec, task: Task) -> None:
         task.plan(site.recipe(spec.recipe), site.scale)
 
 
+def runner_of(task: Task, options: WorkerConfig) -> Runner:
+    """What trains a task's trials as a worker was told to."""
+    return Runner(task, slots=options.slots, device=options.device, compile=options.compile)
+
+
 class Objective:
     """A study's trials on this machine."""
 
@@ -118,9 +123,7 @@ class Objective:
         self._sites = list(spec.sites)
         _check_same(spec, task)
         check_sites(spec, task)
-        self.runner = Runner(
-            task, slots=options.slots, device=options.device, compile=options.compile
-        )
+        self.runner = runner_of(task, options)
 
     @classmethod
     def of(cls, study: Study, sources: Sources, options: WorkerConfig) -> Objective:

@@ -1,4 +1,4 @@
-"""What is done with a study: open it, work on it, and take its best recipe."""
+"""How a study begins and ends: opened from what was asked, its best recipe taken, with evidence."""
 
 from __future__ import annotations
 

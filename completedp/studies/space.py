@@ -30,6 +30,7 @@ from typing import get_args
 
 import numpy as np
 
+from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import REACH, SpaceKind
 from completedp.studies.engines import Bounds
@@ -75,19 +76,6 @@ class Space:
         moved = recipe.hyperparameters.with_vector(tuple(tuned), tuned.values())
         return replace(recipe, hyperparameters=moved, schedule=replace(recipe.schedule, **schedule))
 
-    def describe(self) -> str:
-        """How the number of coordinates comes about, in a line."""
-        counts: dict[str, dict[str, int]] = {}
-        for name in self.coordinates:
-            tunable, kind = name.split("/")[:2]
-            of_tunable = counts.setdefault(tunable, {})
-            of_tunable[kind] = of_tunable.get(kind, 0) + 1
-        parts = [
-            f"{tunable} {' + '.join(f'{n} {kind}' for kind, n in kinds.items())}"
-            for tunable, kinds in counts.items()
-        ]
-        return f"{self.kind}: {len(self.coordinates)} = {'; '.join(parts)}"
-
 
 def make_space(
     recipe: Recipe,
@@ -105,8 +93,7 @@ def make_space(
     power. `types` are the model's own module types, of which a recipe may know more. `scales` are
     where results are to be used.
     """
-    if kind not in KINDS:
-        raise CompletedpError(f"unknown space {kind!r}: choose from {', '.join(KINDS)}")
+    check_one_of("space", kind, KINDS)
     known = tunables_of(recipe.rules.optimizers)
     if tunables is None:
         tunables = known if kind == "paper" else (*known, *_usual_parts(recipe.schedule))

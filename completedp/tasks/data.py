@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, one_line, short
 from completedp.lm.batches import TokenDataset, permute
 from completedp.lm.tokens import Manifest
 from completedp.theory.scale import Scale
@@ -226,10 +226,7 @@ def make_data(source: Any, context: int | None = None) -> Data:
     except CompletedpError:
         raise
     except Exception as error:  # the user's own code may fail in any way
-        raise CompletedpError(
-            f"the data function {name} failed: {type(error).__name__}: "
-            f"{' '.join(str(error).split()):.300}"
-        ) from error
+        raise CompletedpError(f"the data function {name} failed: {short(error)}") from error
     train, valid = (Tensors(each) for each in tensors)
     return Data(train=train, valid=valid, unit=unit, digest=_digest(tensors), name=name)
 
@@ -369,7 +366,7 @@ def _stacked(rows: list[Any], split: str) -> Batch:
         )
     except (RuntimeError, ValueError, TypeError) as error:
         raise CompletedpError(
-            f"the examples of {split!r} do not stack into tensors: {' '.join(str(error).split())}"
+            f"the examples of {split!r} do not stack into tensors: {one_line(error)}"
         ) from None
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from completedp.apply.classify import size_of
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, short
 from completedp.common.extras import import_extra
 from completedp.lm.reference import ReferenceModel
 from completedp.tasks.config import UNTIED
@@ -176,11 +176,6 @@ def _is_plain(cell: Any) -> bool:
 
 def _digest(value: Any) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=4).hexdigest()
-
-
-def short(error: BaseException) -> str:
-    """One line of an error that is not ours."""
-    return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
 
 
 def overrides_from(pairs: tuple[str, ...]) -> dict[str, str]:

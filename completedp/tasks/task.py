@@ -21,7 +21,7 @@ from torch import nn
 from completedp.apply.classify import classify, is_constant
 from completedp.apply.plan import Plan, make_plan
 from completedp.apply.structure import fans, is_norm
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, short
 from completedp.lm.loss import Loss
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
@@ -29,7 +29,7 @@ from completedp.lm.transformer import Transformer
 from completedp.tasks.config import EVAL_EXAMPLES, Z_LOSS, Sources, TaskConfig
 from completedp.tasks.data import Data, make_data
 from completedp.tasks.losses import ModelLoss, next_token_loss, transformer_loss
-from completedp.tasks.sources import function_from, maker_from, name_of, overrides_from, short
+from completedp.tasks.sources import function_from, maker_from, name_of, overrides_from
 from completedp.theory.overrides import merged
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale

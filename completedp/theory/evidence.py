@@ -15,6 +15,7 @@ from typing import Any
 
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
+from completedp.common.files import plain
 from completedp.theory.reading import check_keys, check_numbers, checked, path_of
 from completedp.theory.rules import AXES
 from completedp.theory.scale import Scale
@@ -80,7 +81,7 @@ class Rung:
             "standings": [
                 {
                     "candidate": standing.candidate,
-                    "losses": [_plain(loss) for loss in standing.losses],
+                    "losses": plain(standing.losses),
                 }
                 for standing in self.standings
             ],
@@ -200,7 +201,7 @@ class Evidence:
             "text": self.text,
             "digest": self.digest,
             "tokens_per_parameter": self.tokens_per_parameter,
-            "tau": None if self.tau is None else [_plain(tau) for tau in self.tau],
+            "tau": plain(self.tau),
             "z_loss": self.z_loss,
             "seconds": dict(self.seconds),
         }
@@ -278,7 +279,3 @@ def _said_of(where: str) -> Iterator[None]:
         yield
     except CompletedpError as error:
         raise CompletedpError(f"{where}: {error}") from None
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

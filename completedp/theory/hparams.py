@@ -174,30 +174,6 @@ def interpolate(profile: np.ndarray, layer: int, depth: int) -> float:
     return float(np.interp(layer / depth, base, profile))
 
 
-def coordinates(
-    types: Iterable[str], depth: int, *, tunables: Sequence[str] = TUNABLE
-) -> tuple[str, ...]:
-    """All coordinates of type x depth multipliers: each tunable's types, then its base layers.
-
-    The two residual branches take the place of types for `residual`, and only matrices, which are
-    drawn at random, have an initialisation to tune.
-    """
-    names: list[str] = []
-    types = tuple(types)
-    for tunable in tunables:
-        if tunable == "residual":
-            tuned: Sequence[str] = BRANCHES
-        elif tunable == "init_std":
-            tuned = [t for t in types if t not in MODULE_TYPES or MODULE_TYPES[t].is_matrix]
-        else:
-            tuned = types
-        names += [f"{tunable}/type/{t}" for t in tuned]
-        names += [f"{tunable}/depth/{layer}" for layer in range(1, depth + 1)]
-    for name in names:
-        check_coordinate(name, depth)
-    return tuple(names)
-
-
 def check_coordinate(name: str, depth: int) -> None:
     """Raise a one-line error when `name` is no coordinate of a base of that depth."""
     parts = name.split("/") if isinstance(name, str) else [""]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from completedp.common.files import json_text
+from completedp.common.files import json_text, plain
 from completedp.theory.evidence import Evidence, Rung
 from completedp.theory.hparams import tunables_of
 from completedp.theory.recipe import Recipe
@@ -32,6 +32,7 @@ _COLUMNS = {
     "init_std": "init",
     "residual": "residual",
 }
+_PLACES = ("every tensor", *MODULE_TYPES, *BRANCHES)
 
 
 def recipe_page(name: str, recipe: Recipe) -> str:
@@ -135,10 +136,9 @@ def differences(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
 def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
     """The recipe's file with what follows from it: tau by module type, how far it was checked."""
     ranges = recipe.evidence.ranges(recipe.base) if recipe.evidence else {}
-    taus = base_timescales(recipe)
     return {
         **recipe.to_dict(),
-        "tau": {name: [_finite(tau) for tau in ends] for name, ends in taus.items()},
+        "tau": plain(base_timescales(recipe)),
         "checked": {axis: list(ends) for axis, ends in ranges.items()},
     }
 
@@ -191,24 +191,33 @@ def _multipliers(recipe: Recipe) -> list[str]:
 
 def _grid(log2: Mapping[str, float], recipes: Iterable[Recipe]) -> list[str]:
     """Factors by place and tunable, in a table."""
-    rows: dict[str, dict[str, float]] = {}
-    for name, value in log2.items():
-        tunable, *place = name.split("/")
-        rows.setdefault(_place(place), {})[tunable] = 2.0**value
-    order = ["every tensor", *MODULE_TYPES, *BRANCHES]
-    ranked = sorted(rows, key=lambda row: order.index(row) if row in order else len(order))
+    rows = by_place(log2)
     tunables = tunables_of(dict.fromkeys(o for recipe in recipes for o in recipe.rules.optimizers))
     columns = [tunable for tunable in tunables if any(tunable in row for row in rows.values())]
     table = [["", *(_COLUMNS.get(tunable, tunable) for tunable in columns)]]
-    for row in ranked:
-        cells = (f"x{rows[row][t]:.3g}" if t in rows[row] else "" for t in columns)
-        table.append([row, *cells])
+    for place in sorted(rows, key=rank):
+        row = rows[place]
+        table.append([place, *(f"x{2.0 ** row[t]:.3g}" if t in row else "" for t in columns)])
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = []
     for first, *cells in table:
         padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append(f"  {first.ljust(widths[0])} {' '.join(padded)}".rstrip())
     return lines
+
+
+def by_place(log2: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Multipliers by where they hold and what they multiply."""
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in log2.items():
+        tunable, *place = name.split("/")
+        rows.setdefault(_place(place), {})[tunable] = value
+    return rows
+
+
+def rank(place: str) -> int:
+    """Places in a table: types first, then blocks."""
+    return _PLACES.index(place) if place in _PLACES else len(_PLACES)
 
 
 def _place(parts: list[str]) -> str:
@@ -311,7 +320,3 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(_short, value)) or "none"
     return str(value)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

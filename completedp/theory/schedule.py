@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from completedp.common.checks import check_number
+from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
 
 KINDS = ("cosine", "constant", "piecewise", "wsd")
@@ -45,8 +45,7 @@ class Schedule:
     """piecewise: one level before, between and after the boundaries, as fractions of the peak."""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise CompletedpError(f"unknown schedule {self.kind!r}: choose from {', '.join(KINDS)}")
+        check_one_of("schedule", self.kind, KINDS)
         for name in ("warmup", "final", "decay"):
             check_number(f"schedule {name}", getattr(self, name), low=0, high=1)
         check_number("schedule power", self.power, low=POWERS[0], high=POWERS[1])

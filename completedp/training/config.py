@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from completedp.common.checks import check_number, check_path
 from completedp.common.errors import CompletedpError
+from completedp.common.surface import option
 from completedp.tasks.config import TaskConfig
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import AXES
@@ -124,7 +125,7 @@ class TrainConfig(TaskConfig):
         if count % ranks:
             raise CompletedpError(
                 f"the batch's {count} sequences do not divide among {ranks} ranks: start another "
-                "number of processes, or change --batch or --context"
+                f"number of processes, or change {option('batch')} or {option('context')}"
             )
         own, of_each = count // ranks, "" if ranks == 1 else f" on each of {ranks} ranks"
         if self.micro_batch is not None and (self.micro_batch < 1 or own % self.micro_batch):

@@ -81,11 +81,9 @@ class Speed:
         return f"about {duration(cost.seconds(self))} on {self.device}{known}{part}"
 
 
-def training_cost(
-    scale: Scale, *, vocab: int, context: int, trials: float, mlp_ratio: float = 4.0
-) -> Cost:
+def training_cost(scale: Scale, *, vocab: int, context: int, trials: float) -> Cost:
     """What so many trials of the reference model at a scale take."""
-    block = (4 + 2 * mlp_ratio) * scale.width**2
+    block = 12 * scale.width**2  # four matrices of attention, two of an MLP four times as wide
     weights = scale.depth * block + vocab * scale.width  # an embedding is read, not multiplied
     flop = flop_a_token(weights, scale, context) * scale.tokens
     return cost_of(scale, flop, trials)

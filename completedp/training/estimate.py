@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from completedp.apply.classify import classify
@@ -35,7 +34,7 @@ from completedp.training.devices import choose_device, choose_dtype, device_name
 from completedp.training.distributed import is_follower, world_size
 from completedp.training.feeds import sample_batch
 from completedp.training.folder import steps_done
-from completedp.training.memory import free_memory, is_out_of_memory, slots_for
+from completedp.training.memory import free_memory, is_out_of_memory, kept_for_backward, slots_for
 from completedp.training.runner import Runner
 
 FEW = 2
@@ -255,15 +254,8 @@ def _tried(task: Task, recipe: Recipe, scale: Scale, device: torch.device, known
     def step(count: int) -> tuple[float, int]:
         """Seconds of a step, and bytes that were kept for its backward pass."""
         batch = tuple(part[0] for part in sample_batch(task.data, count, device))
-        kept: dict[int, int] = {}
-
-        def keep(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
         began = time.monotonic()
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with kept_for_backward() as kept:
             total = loss(*batch).total
         total.backward()
         optimizer.step()

@@ -15,6 +15,7 @@ from typing import Any
 
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json
+from completedp.common.surface import option
 from completedp.theory.recipe import Recipe
 from completedp.training.checkpoint import find_checkpoint, read_about
 from completedp.training.config import TrainConfig, same_run
@@ -61,14 +62,14 @@ def finished_run(folder: Path, config: TrainConfig, identity: dict[str, str]) ->
     if differs is not None:
         raise CompletedpError(
             f"{str(folder)!r} holds another run: its {differs} is {old.get(differs)!r}, "
-            f"here it is {new.get(differs)!r}; choose another --out"
+            f"here it is {new.get(differs)!r}; choose another {option('out')}"
         )
     for key, value in identity.items():
         if old.get(key) != value:
             what = key.removesuffix("_digest")
             raise CompletedpError(
                 f"{str(folder)!r} holds another run: its {what} had other contents; "
-                "choose another --out"
+                f"choose another {option('out')}"
             )
     if not (folder / "result.json").exists():
         return None
@@ -100,7 +101,7 @@ def check_own(checkpoint: Path, identity: dict[str, Any]) -> None:
             what = key.removesuffix("_digest")
             raise CompletedpError(
                 f"the checkpoint {str(checkpoint)!r} is of another run, whose {what} was another: "
-                "choose another --out, or remove the checkpoint to start over"
+                f"choose another {option('out')}, or remove the checkpoint to start over"
             )
 
 

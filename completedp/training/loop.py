@@ -28,6 +28,7 @@ from completedp.common.errors import CompletedpError, DataWarning, ScaleWarning
 from completedp.common.files import json_text, write_text_atomically
 from completedp.common.process import Interrupted, answered_signals, only_process
 from completedp.common.progress import Reporter
+from completedp.common.surface import option
 from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import Transformer
@@ -512,7 +513,8 @@ def _other_loss(task: Task, recipe: Recipe, target: Scale) -> Iterator[str]:
     tuned = recipe.evidence.z_loss if recipe.evidence is not None else None
     own = task.identity(target)["z_loss"]
     if None not in (tuned, own) and tuned != own:
-        yield f"z_loss is {own:g}, and the recipe was tuned with {tuned:g}: take --z-loss {tuned:g}"
+        there = f"z_loss is {own:g}, and the recipe was tuned with {tuned:g}"
+        yield f"{there}: take {option('z_loss')} {tuned:g}"
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

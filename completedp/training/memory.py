@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,22 +66,29 @@ def slot_memory(
         for name, b in model.named_buffers()
     }
     own = {p.untyped_storage().data_ptr() for p in parameters.values()}
+    with kept_for_backward() as kept:
+        # Bound to a name: what is kept must live until all has been counted.
+        found = loss(parameters, buffers, *batch)
+    del found
+    sizes = [size for place, size in kept.items() if place not in own]
+    kept_by_optimizers = max(len(update.state) for update in UPDATES.values())
+    state = (2 + kept_by_optimizers) * sum(p.nbytes for p in parameters.values())
+    # The backward pass holds a gradient or two besides, at most of the largest size.
+    return state + sum(sizes) + 2 * max(sizes, default=0)
+
+
+@contextmanager
+def kept_for_backward() -> Iterator[dict[int, int]]:
+    """Bytes that autograd keeps of what is run meanwhile, by where they are in memory."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        # Bound to a name: what is kept must live until all has been counted.
-        found = loss(parameters, buffers, *batch)
-    del found
-    kept_by_optimizers = max(len(update.state) for update in UPDATES.values())
-    state = (2 + kept_by_optimizers) * sum(p.nbytes for p in parameters.values())
-    # The backward pass holds a gradient or two besides, at most of the largest size.
-    return state + sum(kept.values()) + 2 * max(kept.values(), default=0)
+        yield kept
 
 
 def free_memory(device: torch.device) -> int:

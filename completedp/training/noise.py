@@ -30,8 +30,6 @@ from torch.optim import Optimizer
 
 WINDOW = 64
 """Measurements that are averaged."""
-Squares = tuple[float, float, float, float]
-"""|g1 - g2|^2 and |g|^2, plain and then weighed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,7 @@ def gradients(optimizer: Optimizer) -> list[Tensor | None]:
 def squares(
     optimizer: Optimizer, first: Sequence[Tensor | None], share: float, ranks: int = 1
 ) -> Tensor:
-    """`Squares` of the gradients there are now.
+    """|g1 - g2|^2 and |g|^2 of the gradients there are now, plain and then weighed.
 
     `first` are those after the first part, which has this share of the batch. Of sharded tensors
     each rank counts its own shards, and of whole ones its fraction: the sum over ranks counts.

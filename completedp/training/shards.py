@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, one_line
 from completedp.training.distributed import AgreedError
 
 
@@ -48,7 +48,7 @@ def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
             dcp.HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata
         )
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise CompletedpError(" ".join(str(error).split())) from None
+        raise CompletedpError(one_line(error)) from None
     return {
         name: (tensor.size, tensor.properties.dtype)
         for name, tensor in found.items()
@@ -59,4 +59,4 @@ def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 def _one_line(error: CheckpointException) -> AgreedError:
     """The first rank's failure, without the traceback that comes with it."""
     rank, (reason, _) = min(error.failures.items())
-    return AgreedError(f"rank {rank}: {' '.join(str(reason).split()) or repr(reason)}")
+    return AgreedError(f"rank {rank}: {one_line(reason) or repr(reason)}")

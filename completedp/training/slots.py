@@ -401,7 +401,3 @@ class Slots:
             self._model.train()
         count = sum(len(rows[0]) for rows in self._held_out)
         return dict(zip(slots, (total / count).tolist(), strict=True))
-
-    def weights(self, slot: int) -> dict[str, Tensor]:
-        """A slot's parameters, as they are now."""
-        return {name: value[slot].detach() for name, value in self._parameters.items()}

@@ -23,12 +23,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, short
 from completedp.lm.loss import Loss, language_model_loss
 from completedp.lm.transformer import Block, Transformer
 from completedp.tasks.data import Batch, Data
 from completedp.tasks.losses import ModelLoss, next_token_loss
-from completedp.tasks.sources import short
 from completedp.training.feeds import sample_batch
 
 Tensors = dict[str, Tensor]

@@ -24,7 +24,7 @@ from completedp.evidence.figures.figure import (
     Finding,
     Found,
     judged,
-    student,
+    mean_and_half,
 )
 from completedp.evidence.figures.schedules import (
     STEP_DOWN,
@@ -85,7 +85,7 @@ class Annealing:
             pairs.append(
                 {"short": short, "long": long, "continued": list(tied), "differences": lost}
             )
-            findings.append(self._finding(at, short, long, tied == best[long], lost))
+            findings.append(_finding(short, long, tied == best[long], lost))
         numbers = {
             "schedules": sum(len(levels) == at.intervals for levels in losses),
             "interval_runs": len(losses),
@@ -109,20 +109,13 @@ class Annealing:
             svg=_draw(self.claim, at, best, losses),
         )
 
-    def _finding(
-        self, at: AnnealingSize, short: int, long: int, same: bool, lost: Sequence[float]
-    ) -> Finding:
-        claim = (
-            f"{long} intervals: having to begin with the best of {short} costs more than nothing"
-        )
-        if same:
-            return judged(claim, 0.0, (0.0, 0.0), unit="nats", at_least=1e-9)
-        mean = sum(lost) / len(lost)
-        half = math.inf
-        if len(lost) > 1:
-            variance = sum((x - mean) ** 2 for x in lost) / (len(lost) - 1)
-            half = student(len(lost) - 1) * math.sqrt(variance / len(lost))
-        return judged(claim, mean, (mean - half, mean + half), unit="nats", at_least=0.0)
+
+def _finding(short: int, long: int, same: bool, lost: Sequence[float]) -> Finding:
+    claim = f"{long} intervals: having to begin with the best of {short} costs more than nothing"
+    if same:
+        return judged(claim, 0.0, (0.0, 0.0), unit="nats", at_least=1e-9)
+    mean, half = mean_and_half(lost)
+    return judged(claim, mean, (mean - half, mean + half), unit="nats", at_least=0.0)
 
 
 def best_at(losses: Mapping[Levels, float], horizon: int, begins: Levels = ()) -> Levels:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from completedp.evidence.figures.bowl import Losses, Range, bottom, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, GREY, canvas, finish, powers_of_two
-from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged, mean_and_half
 from completedp.evidence.figures.lines import Curve, Line, SweepSize
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import measure
@@ -144,15 +144,6 @@ class BaseSize:
             unit="nats",
             at_most=at.allowed,
         )
-
-
-def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
-    """A mean, and half of its interval of 95 %."""
-    mean = sum(values) / len(values)
-    if len(values) < 2 or not math.isfinite(mean):
-        return mean, math.inf
-    variance = sum((x - mean) ** 2 for x in values) / (len(values) - 1)
-    return mean, student(len(values) - 1) * math.sqrt(variance / len(values))
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -20,12 +20,11 @@ import numpy as np
 from completedp.common.errors import ScaleWarning
 from completedp.common.extras import import_extra
 from completedp.common.files import read_json, write_text_atomically
-from completedp.evidence.figures.base_size import mean_and_half
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED, canvas, finish
-from completedp.evidence.figures.figure import Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged, mean_and_half
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import tuned_octave
+from completedp.evidence.figures.sweeps import tuned
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
 from completedp.training.cost import Cost
@@ -84,21 +83,10 @@ class Downstream:
         """Search, train, ask, judge, draw."""
         import_extra("lm_eval", self.name)  # before hours of training, not after
         at = self.sizes[size]
-        octave = tuned_octave(lab, at.setting, at.over)
-        task = lab.task(at.setting)
-        tuned = lab.recipe(task, at.setting)
-        tuned = tuned.with_values(lr=tuned.values.lr * 2.0**octave)
-        module = lab.searched(
-            "learning rates by module",
-            task,
-            tuned,
-            space="kronecker",
-            tunables=("lr",),
-            trials=at.trials,
-            seeds=at.seeds,
-        )
+        task, start = tuned(lab, at.setting, at.over)
+        module = lab.rates_by_module(task, start, trials=at.trials, seeds=at.seeds)
         plain = replace(module, evidence=None)
-        return self.judge(at, *_asked(lab, at, {GLOBAL: tuned, MODULE: plain}))
+        return self.judge(at, *_asked(lab, at, {GLOBAL: start, MODULE: plain}))
 
     def judge(
         self,

@@ -88,6 +88,24 @@ def spread(errors: Iterable[float], seeds: int) -> float:
     return student(math.floor((seeds - 1) * whole**2 / fourths + 1e-9)) * math.sqrt(whole)
 
 
+def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
+    """A mean, and half of its interval of 95 %."""
+    mean = sum(values) / len(values)
+    if len(values) < 2 or not math.isfinite(mean):
+        return mean, math.inf
+    return mean, student(len(values) - 1) * standard_error(values)
+
+
+def standard_error(values: Iterable[float]) -> float:
+    """Of the mean of those that are finite; 0, which is no bar in a drawing, of fewer than two."""
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) < 2:
+        return 0.0
+    mean = sum(finite) / len(finite)
+    variance = sum((value - mean) ** 2 for value in finite) / (len(finite) - 1)
+    return math.sqrt(variance / len(finite))
+
+
 def student(freedom: int) -> float:
     """Student's t at 97.5 %, by its Cornish-Fisher series, within 1 % from 3 degrees on."""
     if freedom <= 2:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from completedp.evidence.figures.drawing import INK, canvas, finish
+from completedp.evidence.figures.figure import standard_error
 
 
 def draw(
@@ -42,7 +42,7 @@ def _draw_losses(
         panel.errorbar(
             [row["flops_ratio"] for row in rows],
             [each.mean() for each in above],
-            yerr=[_error(each) for each in above],
+            yerr=[standard_error(each) for each in above],
             color=colour,
             marker="o",
             markersize=4,
@@ -97,7 +97,3 @@ def _draw_moved(
     panel.set_ylabel("loss at the target")
     panel.set_title("never tuned there", loc="left")
     panel.legend()
-
-
-def _error(losses: np.ndarray) -> float:
-    return float(losses.std(ddof=1) / math.sqrt(len(losses))) if len(losses) > 1 else 0.0

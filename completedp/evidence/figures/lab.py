@@ -105,21 +105,12 @@ class Lab:
         """A study of listed trials that vary some coordinates."""
         return ListedStudy(self, name, task, recipe, coordinates)
 
-    def searched(
-        self,
-        name: str,
-        task: Task,
-        recipe: Recipe,
-        *,
-        space: str,
-        tunables: Sequence[str],
-        trials: int,
-        seeds: int,
-    ) -> Recipe:
-        """What a search from a recipe recommends, on fresh seeds; the recipe where that is best."""
-        return self.search(name, task, recipe, space=space, tunables=tunables, trials=trials).best(
-            (), seeds
-        )
+    def rates_by_module(self, task: Task, recipe: Recipe, *, trials: int, seeds: int) -> Recipe:
+        """A recipe's learning rates by module, searched; the recipe itself where that is best on
+        fresh seeds."""
+        name, space = "learning rates by module", "kronecker"
+        search = self.search(name, task, recipe, space=space, tunables=("lr",), trials=trials)
+        return search.best((), seeds)
 
     def search(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import COLOURS, GREEN
 from completedp.evidence.figures.lines import STAYS, Line, SweepSize
@@ -9,7 +11,6 @@ from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.rules import Rules
 
-_BARE = (("qk_norm", False),)
 _FULL = Line(
     name="completedp, alpha 1",
     colour=COLOURS["completedp"],
@@ -31,14 +32,7 @@ _OTHERS = tuple(
 
 
 def _without_norms(line: Line) -> Line:
-    return Line(
-        name=f"{line.name}, no QK norms",
-        colour=line.colour,
-        grows=line.grows,
-        rules=line.rules,
-        expects=line.expects,
-        shape=_BARE,
-    )
+    return replace(line, name=f"{line.name}, no QK norms", shape=(("qk_norm", False),))
 
 
 _LINES = (_FULL, _HALF, *_OTHERS, _without_norms(_FULL), _without_norms(_HALF))

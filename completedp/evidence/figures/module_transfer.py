@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from completedp.evidence.figures.base_size import mean_and_half
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, INK, canvas, finish, shades
-from completedp.evidence.figures.figure import Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import Finding, Found, Setting, judged, mean_and_half
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import tuned_octave
+from completedp.evidence.figures.sweeps import tuned
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
 from completedp.theory.rules import Rules
@@ -76,19 +75,8 @@ class ModuleTransfer:
     def run(self, size: str, lab: Lab) -> Found:
         """Search, train, judge, draw."""
         at = self.sizes[size]
-        octave = tuned_octave(lab, at.setting, at.over)
-        task = lab.task(at.setting)
-        start = lab.recipe(task, at.setting)
-        start = start.with_values(lr=start.values.lr * 2.0**octave)
-        found = lab.searched(
-            "learning rates by module",
-            task,
-            start,
-            space="kronecker",
-            tunables=("lr",),
-            trials=at.trials,
-            seeds=at.seeds,
-        )
+        task, start = tuned(lab, at.setting, at.over)
+        found = lab.rates_by_module(task, start, trials=at.trials, seeds=at.seeds)
         names = sorted(set(start.hyperparameters.log2) | set(found.hyperparameters.log2))
         names = [name for name in names if name.startswith("lr/")]
         direction = found.hyperparameters.vector(names) - start.hyperparameters.vector(names)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement
 from typing import Any
 
 from completedp.evidence.figures.figure import Setting
@@ -40,11 +38,6 @@ def count_nodes(levels: int, intervals: int) -> int:
 def children(node: Levels, levels: int) -> list[Levels]:
     """A schedule's next intervals: as high as it is, or lower."""
     return [(*node, level) for level in range(node[-1] if node else 0, levels)]
-
-
-def every_schedule(levels: int, intervals: int) -> Iterator[Levels]:
-    """All schedules of one length."""
-    return combinations_with_replacement(range(levels), intervals)
 
 
 def schedule_of(levels: Levels, intervals: int) -> Schedule:

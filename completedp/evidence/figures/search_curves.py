@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from completedp.evidence.figures.base_size import mean_and_half
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import (
     AMBER,
@@ -35,9 +34,16 @@ from completedp.evidence.figures.drawing import (
     canvas,
     finish,
 )
-from completedp.evidence.figures.figure import Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import (
+    Finding,
+    Found,
+    Setting,
+    judged,
+    mean_and_half,
+    standard_error,
+)
 from completedp.evidence.figures.settings import PAPER, setting
-from completedp.evidence.figures.sweeps import tuned_octave
+from completedp.evidence.figures.sweeps import tuned
 from completedp.studies.cells import Wanted
 from completedp.studies.space import project
 from completedp.studies.spec import Site
@@ -122,10 +128,7 @@ class SearchCurves:
     def run(self, size: str, lab: Lab) -> Found:
         """Search, measure on fresh seeds, judge, draw."""
         at = self.sizes[size]
-        octave = tuned_octave(lab, at.setting, at.over)
-        task = lab.task(at.setting)
-        start = lab.recipe(task, at.setting)
-        start = start.with_values(lr=start.values.lr * 2.0**octave)
+        task, start = tuned(lab, at.setting, at.over)
 
         def search(arm: str, begin: Recipe, space: str, engine: str) -> FinishedSearch:
             return lab.search(
@@ -312,7 +315,7 @@ def _draw(
                 panel.errorbar(
                     [getattr(place, key) for place in shown],
                     [place.mean for place in shown],
-                    yerr=[_error(place.losses) for place in shown],
+                    yerr=[standard_error(place.losses) for place in shown],
                     color=COLOURS[arm],
                     marker="o",
                     markersize=3.5,
@@ -325,12 +328,6 @@ def _draw(
             panel.set_title(f"against {label}", loc="left")
         grid[0][0].legend()
         return finish(figure)
-
-
-def _error(losses: Sequence[float]) -> float:
-    if len(losses) < 2:
-        return 0.0
-    return float(np.std(losses, ddof=1)) / math.sqrt(len(losses))
 
 
 FIGURE = SearchCurves(

@@ -17,7 +17,7 @@ from completedp.evidence.figures.drawing import (
     powers_of_two,
     shades,
 )
-from completedp.evidence.figures.figure import Setting
+from completedp.evidence.figures.figure import Setting, standard_error
 from completedp.evidence.figures.lines import Curve, Line, Row, SweepSize, words
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _draw_line(
             continue
         octaves = [octave - moved for octave in means]
         low, high = min(low, *octaves), max(high, *octaves)
-        errors = [_error(list(losses[octave].values())) for octave in means]
+        errors = [standard_error(losses[octave].values()) for octave in means]
         panel.errorbar(
             octaves,
             list(means.values()),
@@ -173,12 +173,3 @@ def _draw_drift(
     panel.set_title("drift of the optimum", loc="left")
     panel.set_xlabel(axis)
     panel.set_ylabel("octaves")
-
-
-def _error(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    if len(finite) < 2:
-        return 0.0
-    mean = sum(finite) / len(finite)
-    variance = sum((value - mean) ** 2 for value in finite) / (len(finite) - 1)
-    return math.sqrt(variance / len(finite))

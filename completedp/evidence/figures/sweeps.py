@@ -48,6 +48,8 @@ from completedp.training.cost import Cost
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab, ListedStudy
+    from completedp.tasks.task import Task
+    from completedp.theory.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +186,14 @@ def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
     losses = measure(lab, at, "lr")[Curve(line, 1)]
     found, means = bottom(losses, over).octaves, mean_losses(losses)
     return min(means, key=means.__getitem__) if found is None else found[0]
+
+
+def tuned(lab: Lab, setting: Setting, over: Range) -> tuple[Task, Recipe]:
+    """A setting's task, and its recipe with the base's best learning rate."""
+    octave = tuned_octave(lab, setting, over)
+    task = lab.task(setting)
+    recipe = lab.recipe(task, setting)
+    return task, recipe.with_values(lr=recipe.values.lr * 2.0**octave)
 
 
 def _bottoms(

@@ -15,7 +15,7 @@ from completedp.evidence.figures.schedules import (
     planned_with,
     schedule_of,
 )
-from completedp.training.runner import Runner
+from completedp.studies.objective import runner_of
 from completedp.training.trials import State, Trial
 
 _NOTED = 256
@@ -36,10 +36,7 @@ class Tree:
         # A study of no trials of its own: it has the notes, and says if the task is another.
         self._notes = lab.listed("schedules", task, recipe, ["lr/global"])
         self._plan = task.plan(recipe, self._scale)
-        options = lab.options
-        self._runner = Runner(
-            task, slots=options.slots, device=options.device, compile=options.compile
-        )
+        self._runner = runner_of(task, lab.options)
 
     def grown(self) -> dict[Levels, float]:
         """The loss of every node; infinite where training diverged, and below it."""

@@ -189,7 +189,7 @@ def _value(value: Any) -> object:
         return value
     if isinstance(value, list) and len(value) > 16:
         return f"{len(value)} values"
-    if isinstance(value, float | list | dict):
+    if isinstance(value, list | dict):
         text = shown(_rounded(value))
         return text if len(text) <= 240 else f"{text[:240]} ..."
     return shown(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,3 @@ def number(value: Any) -> float | None:
     """A finite number, or None for anything else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None
-
-
-def rows_of(data: Mapping[str, Any], names: Sequence[str]) -> list[list[object]]:
-    """Named values as rows of two; what is not there is left out."""
-    return [[name, shown(data[name])] for name in names if data.get(name) is not None]

@@ -9,9 +9,7 @@ from completedp.evidence.report import Report
 from completedp.evidence.reporting.part import Part, command, shown
 from completedp.theory.evidence import Evidence
 from completedp.theory.recipe import Recipe
-from completedp.theory.roles import BRANCHES, MODULE_TYPES
-
-_WHOLE = "every tensor"
+from completedp.theory.recipe_page import by_place, rank
 
 
 def recipe_part(path: Path, recipe: Recipe) -> Part:
@@ -56,22 +54,10 @@ def multiplier_map(
     log2: dict[str, float],
 ) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
     """Multipliers by place (rows) and value (columns): types first, then blocks."""
-    cells: dict[str, dict[str, float]] = {}
-    for name, value in log2.items():
-        tunable, kind, *rest = name.split("/")
-        cells.setdefault(_place(kind, rest), {})[tunable] = value
-    columns = list(dict.fromkeys(tunable for row in cells.values() for tunable in row))
-    order = [_WHOLE, *MODULE_TYPES, *BRANCHES]
-    ranked = sorted(cells, key=lambda row: order.index(row) if row in order else len(order))
-    return columns, [(row, [cells[row].get(column) for column in columns]) for row in ranked]
-
-
-def _place(kind: str, rest: list[str]) -> str:
-    if kind == "global":
-        return _WHOLE
-    if kind == "depth":
-        return f"block {rest[0]}"
-    return rest[0] if kind == "type" else ", block ".join(rest)
+    rows = by_place(log2)
+    columns = list(dict.fromkeys(tunable for row in rows.values() for tunable in row))
+    ranked = sorted(rows, key=rank)
+    return columns, [(place, [rows[place].get(column) for column in columns]) for place in ranked]
 
 
 def _ladder(report: Report, evidence: Evidence) -> None:

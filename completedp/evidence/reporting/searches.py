@@ -99,17 +99,8 @@ def search_part(study: Study, store: str) -> Part:
     )
 
 
-def explained(points: np.ndarray, losses: np.ndarray) -> np.ndarray:
-    """By coordinate: the part of the losses' order that a parabola in its own order explains.
-
-    Orders, as losses near divergence are of any size. Parabolas follow anything a little: what they
-    would explain of noise is taken off.
-    """
-    return _explained(points, _ranks(losses)[:, None])[:, 0]
-
-
 def mattered(points: np.ndarray, losses: np.ndarray, in_first: np.ndarray) -> np.ndarray:
-    """The same within each stage, the larger part, and 0 where luck alone may explain as much.
+    """What a coordinate explains of either stage, the larger, and 0 where luck may explain as much.
 
     From one stage to the next all that the second moves has changed, and the losses have fallen,
     which no single coordinate explains. Luck is what the luckiest coordinate explains of shuffled
@@ -127,7 +118,11 @@ def mattered(points: np.ndarray, losses: np.ndarray, in_first: np.ndarray) -> np
 
 
 def _explained(points: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """By coordinate and column of `ranks`."""
+    """By coordinate, the part of each column of `ranks` that a parabola in its own order explains.
+
+    Orders, as losses near divergence are of any size. Parabolas follow anything a little: what they
+    would explain of noise is taken off.
+    """
     count, columns = ranks.shape
     found = np.zeros((points.shape[1], columns))
     total = (ranks**2).sum(0)
