@@ -652,3 +652,32 @@ def test_the_width_of_images_is_that_of_the_norms(capsys: pytest.CaptureFixture[
     assert known["blocks.0.mlp.c_proj.weight"] == "mlp_out"
     offered = {kind for each in reading.suggestions for kind in each.types}
     assert not offered & {"latent_up", "q_norm", "k_norm"}
+
+
+def detached(model: nn.Module, *batch: Tensor) -> Tensor:
+    return next_token_loss(model, *batch).detach()
+
+
+def test_a_loss_that_moves_nothing_is_one_line(tokens: str, tmp_path: Path) -> None:
+    """A loss that was detached is told, by a run and by a search, before anything is trained."""
+    recipe = cdp.Recipe.for_model(own.nano(TEXT), TEXT, lr=0.01)
+    options: dict[str, Any] = {"data": tokens, "loss": detached, "context": CONTEXT, "quiet": True}
+    out = {"out": tmp_path / "run", "device": "cpu"}
+    assert "does not depend on any weight" in error_of(
+        cdp.train, own.nano, recipe, TEXT, **options, **out
+    )
+
+
+def test_a_context_of_nothing_is_refused(tokens: str) -> None:
+    """0 is not the usual context."""
+    assert "context = 0" in error_of(make_task, None, tokens, context=0)
+
+
+def test_large_seeds_are_seeds(tokens: str, tmp_path: Path) -> None:
+    """A time in milliseconds is a seed that people give; a model that draws has it, too."""
+    recipe = cdp.Recipe.for_model(own.nano_with_dropout(TEXT), TEXT, lr=0.01)
+    options: dict[str, Any] = {"data": tokens, "context": CONTEXT, "quiet": True, "device": "cpu"}
+    run = cdp.train(
+        own.nano_with_dropout, recipe, TEXT, out=tmp_path / "run", seed=1_763_427_600_000, **options
+    )
+    assert run.status == "ok"

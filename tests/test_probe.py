@@ -444,3 +444,26 @@ def test_what_nobody_saw_is_warned_of() -> None:
         plan(torch.compile(plain), recipe, TARGET)  # type: ignore[arg-type]
     with pytest.warns(cdp.ModelWarning, match="compiled"):
         cdp.Recipe.for_model(torch.compile(made()), TARGET)  # type: ignore[arg-type]
+
+
+def normed(kind: Any) -> NanoGPT:
+    model = made()
+    for block in model.h:
+        kind(block.mlp.c_proj)  # type: ignore[union-attr]
+    return model
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's, of the older one
+@pytest.mark.parametrize(
+    "kind",
+    [
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.parametrizations.spectral_norm,
+        nn.utils.weight_norm,
+    ],
+)
+def test_a_weight_that_is_made_of_others_is_refused(kind: Any) -> None:
+    """Under a parametrization no rule, and no folded multiplier, reaches the weight itself."""
+    said = error_of(cdp.Recipe.for_model, normed(kind), TARGET)
+    assert "the weight of h.0.mlp.c_proj is made of other tensors" in said
+    assert "remove_parametrizations" in said

@@ -33,6 +33,7 @@ from studies import (
 
 from completedp.cli.recipe import ShowVerb as RecipeShow
 from completedp.cli.search import BestVerb, ExportVerb, StartVerb, StatusVerb
+from completedp.common.checks import check_each_once
 from completedp.common.errors import CompletedpError
 from completedp.lm.reference import meta_model
 from completedp.lm.shape import Shape
@@ -674,3 +675,13 @@ def test_a_store_is_not_written_over(data: str, store: Store, tmp_path: Path) ->
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert study.counts()["finished"] == 2
     assert study.get_note("best") is None
+
+
+def test_a_rung_or_site_counts_once() -> None:
+    """One that is given twice would weigh twice."""
+    once = [
+        Scale(width=8, depth=1, batch=8, tokens=80),
+        Scale(width=16, depth=1, batch=8, tokens=80),
+    ]
+    check_each_once("rung", once)
+    assert "is given twice" in error_of(check_each_once, "rung", [*once, once[0]])

@@ -28,6 +28,7 @@ from completedp.evidence.sweep import (
 )
 from completedp.lm.shape import Shape
 from completedp.studies import worker
+from completedp.studies.space import check_reached
 from completedp.studies.store import Store, TrialRow
 from completedp.theory.recipe import Recipe
 from completedp.training.config import TrainConfig
@@ -411,3 +412,12 @@ def test_an_axis_that_is_none_is_named() -> None:
     """What may grow is listed where something else is asked for."""
     message = error_of(SweepGrid, axes=("heads",))
     assert message == "unknown axis 'heads': choose from width, depth, batch, tokens"
+
+
+def test_a_schedule_that_cannot_go_so_far_is_one_line() -> None:
+    """Two octaves that would be one and the same warm-up are no sweep."""
+    recipe = make_recipe()
+    recipe = replace(recipe, schedule=replace(recipe.schedule, warmup=0.1))
+    check_reached(recipe, ["schedule/warmup", "lr/global"], [3.0, 9.0])
+    said = error_of(check_reached, recipe, ["schedule/warmup"], [4.0])
+    assert "schedule/warmup would be 1.6 at +4 octaves" in said

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import own_models as own
 import pytest
 import torch
 import torch.nn.functional as F
@@ -388,3 +389,29 @@ def test_untie(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = TrainConfig(data="d", out="o", model=f"hf:{folder}", untie=True)
     assert config.model == f"hf-untied:{folder}"
     assert replace(config, seed=1).model == config.model
+
+
+class ByProduct(own.NanoGPT):
+    """Logits by a product with the embedding, which no module makes."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.lm_head = nn.Identity()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) @ self.wte.weight.T
+
+
+def test_logits_without_a_module_have_their_factor_whatever_is_asked() -> None:
+    """Hooks cannot reach such logits: their factor is folded, and all ways train alike."""
+    small, large = (cdp.Scale(width=w, depth=2, batch=64, tokens=6400) for w in (32, 128))
+    names = {"wte": "tied_embedding"}
+    recipe = cdp.Recipe.for_model(ByProduct(32, 2), small, lr=0.01, overrides=names)
+    curves = []
+    for way in ("hook", "fold"):
+        model = ByProduct(128, 2).double()
+        planned = cdp.plan(model, recipe, large, multipliers=way)  # type: ignore[arg-type]
+        planned.initialise(1)
+        curves.append(train(model, planned.adamw(), token_batches(6)))
+    assert planned["ln_f.weight"].init_value == 0.25
+    assert curves[0] == pytest.approx(curves[1], rel=1e-6)

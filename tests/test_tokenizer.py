@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from completedp.common.errors import CompletedpError
 from completedp.lm.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
+from completedp.lm.tokens import prepare
 
-pytest.importorskip("tokenizers")
+package = pytest.importorskip("tokenizers")
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog. " * 3,
@@ -160,3 +161,20 @@ def test_bpe_needs_tokenizers(monkeypatch: pytest.MonkeyPatch) -> None:
         BPETokenizer.train, CORPUS, 300
     )
     assert ByteTokenizer().decode([104, 105]) == "hi"
+
+
+@pytest.mark.parametrize("pattern", [" {2,}", "\n{2,}", "\r\n"])
+def test_a_tokenizer_that_joins_spaces_loses_text(pattern: str) -> None:
+    """Code that is read without its indents is another text."""
+    made = BPETokenizer.train(["some words of a text " * 20], 260)._tokenizer
+    made.normalizer = package.normalizers.Replace(package.Regex(pattern), " ")
+    assert "loses text" in error_of(BPETokenizer, made, "given")
+
+
+def test_a_tokenizer_is_tried_on_the_text_itself(tmp_path: Path) -> None:
+    """Words that it drops are seen before they are gone from the tokens."""
+    made = BPETokenizer.train(["the quick brown fox " * 20], 260)
+    made._tokenizer.normalizer = package.normalizers.Replace("quick", "")
+    (tmp_path / "text.txt").write_text("the quick brown fox\n<|endoftext|>\nanother one")
+    said = error_of(prepare, str(tmp_path / "text.txt"), tmp_path / "tokens", made)
+    assert "loses text" in said

@@ -17,6 +17,7 @@ from helpers import error_of
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import completedp as cdp
 from completedp.common import surface
 from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.common.process import only_process
@@ -26,7 +27,7 @@ from completedp.lm.shape import Shape
 from completedp.theory.evidence import Evidence
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.checkpoint import FILE, read_step
+from completedp.training.checkpoint import FILE, load_weights, read_step
 from completedp.training.config import TrainConfig
 from completedp.training.folder import Result, recipe_digest
 from completedp.training.loop import train
@@ -452,3 +453,20 @@ def test_gpu_follows_cpu(data: str, recipe: Recipe, tmp_path: Path) -> None:
         train(replace(cpu, out=str(out), device="cuda", dtype=dtype), recipe=recipe, quiet=True)
         for (_, a), (_, b) in zip(losses(tmp_path / "cpu"), losses(out), strict=True):
             assert a == pytest.approx(b, rel=tolerance)
+
+
+def test_weights_are_not_all_of_a_model(data: str, recipe: Recipe, tmp_path: Path) -> None:
+    """Weights of a run whose plan left multipliers to hooks are loaded with a warning, and those of
+    one that diverged are not."""
+    run = tmp_path / "run"
+    result = train(config(data, run), recipe=recipe, quiet=True)
+    model = ReferenceModel(vocab=257, shape=SHAPE)(BASE)
+    load_weights(model, run)
+    planned = json.loads((run / "plan.json").read_text())
+    planned["multipliers"]["attn"] = "hook"
+    (run / "plan.json").write_text(json.dumps(planned))
+    with pytest.warns(cdp.ModelWarning, match=r"plan\.attach"):
+        load_weights(model, run)
+    ended = result.to_dict() | {"status": "diverged"}
+    (run / "result.json").write_text(json.dumps(ended))
+    assert "diverged" in error_of(load_weights, model, run)

@@ -45,6 +45,7 @@ def check_structure(structure: Structure) -> None:
     """Raise on a model that no rules hold for: tensors in two roles, or scaled by the width."""
     _check_not_shared(structure)
     _check_no_readout(structure)
+    _check_not_parametrized(structure)
 
 
 def check_fit(model: ModelMap, recipe: Recipe, target: Scale) -> None:
@@ -317,6 +318,18 @@ def _check_not_shared(structure: Structure) -> None:
             raise CompletedpError(
                 f"{later.name} and {first.name} are one tensor, and there is a rule only for an "
                 "embedding that is the output weight too (tied): give each a tensor of its own"
+            )
+
+
+def _check_not_parametrized(structure: Structure) -> None:
+    """Raise where a weight is made anew of other tensors in every call, as by `weight_norm`."""
+    for path, module in structure.modules.items():
+        old = {"weight_g", "weight_v", "weight_orig"} & module._parameters.keys()
+        if hasattr(module, "parametrizations") or old:
+            raise CompletedpError(
+                f"the weight of {path} is made of other tensors (a parametrization, such as "
+                "weight_norm), so that what the rules say of a weight is not true of them: remove "
+                "it with torch.nn.utils.parametrize.remove_parametrizations"
             )
 
 

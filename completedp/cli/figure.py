@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
-from completedp.cli.costs import CostOptions
+from completedp.cli.costs import PatientOptions
 from completedp.cli.shared import Verb, as_config, print_json, register, show
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @register("figure")
 @dataclass(frozen=True, kw_only=True)
-class FigureVerb(WorkerConfig, CostOptions, Verb):
+class FigureVerb(WorkerConfig, PatientOptions, Verb):
     """Run one claim of the paper as an experiment: raw results, a drawing, a verdict in numbers."""
 
     resumes: ClassVar[bool] = True
@@ -47,7 +47,7 @@ class FigureVerb(WorkerConfig, CostOptions, Verb):
 
     def __post_init__(self) -> None:
         WorkerConfig.__post_init__(self)
-        CostOptions.__post_init__(self)
+        PatientOptions.__post_init__(self)
         check_path("out", self.out)
         for name in ("data", "model", "store"):
             if getattr(self, name) is not None:
@@ -65,7 +65,14 @@ class FigureVerb(WorkerConfig, CostOptions, Verb):
         if self.dry_run:
             return self._priced(figure)
         from completedp.evidence.figures.run import run_figure, text_of
+        from completedp.training.devices import choose_device
 
+        for_gpu = figure.cost(self.size).trials > 0 and self.size != "cpu"
+        if for_gpu and not self.anyway and choose_device(self.device).type == "cpu":
+            raise CompletedpError(
+                f"--size {self.size} is for a GPU, and would take this CPU days: take --size cpu, "
+                "or --anyway to begin all the same"
+            )
         found, written = run_figure(
             self.name,
             self.size,

@@ -16,7 +16,7 @@ from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
 from completedp.cli.costs import CostOptions, PatientOptions, begins, print_estimate
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register, show
-from completedp.common.checks import check_path
+from completedp.common.checks import check_number, check_path, check_text
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.tasks.config import UNTIED, Sources
@@ -221,6 +221,10 @@ class ReleaseVerb(Place):
 
         if (self.worker is not None) + bool(self.trials) + self.everyone > 1:
             raise CompletedpError("give one of --worker, --trials and --everyone")
+        for number in self.trials:
+            check_number("trials", number, low=0, high=2**31)
+        if self.worker is not None:
+            check_text("worker", self.worker)
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
             if self.worker is None and not self.trials and not self.everyone:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from completedp.common.errors import CompletedpError
 
@@ -33,6 +34,21 @@ def printable(text: str) -> str:
     'a\\\\x1b[31mb'
     """
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def check_each_once(what: str, values: Iterable[Any]) -> None:
+    """Raise where something is given twice, and would count twice."""
+    seen: list[Any] = []
+    for value in values:
+        if value in seen:
+            raise CompletedpError(f"the {what} {value} is given twice: give it once")
+        seen.append(value)
+
+
+def check_text(name: str, value: str) -> None:
+    """Raise on text that is empty, or that no database takes: bytes that were no UTF-8."""
+    if not value.strip() or printable(value) != value:
+        raise CompletedpError(f"{name} {value!r:.60} names nothing: give its name as it was shown")
 
 
 def check_path(name: str, value: str) -> None:

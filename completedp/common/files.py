@@ -71,7 +71,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 def write_text_atomically(path: Path, text: str) -> None:
     """Write beside `path`, flush to disk, then rename over it: all or nothing."""
-    write_bytes_atomically(path, text.encode())
+    write_bytes_atomically(path, text.encode("utf-8", errors="replace"))
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:

@@ -24,7 +24,7 @@ _LARGEST_BPE = 2**21
 _EVERY_BYTE = "".join(
     (
         "The Quick fox, 0123456789:\n\tif x_1 != {[(y)]}: # 'a' \"b\" `c` ",
-        "~ $ % ^ & * + | < > ? / \\",
+        "~ $ % ^ & * + | < > ? / \\ two  four    tabs\t\tend\n\n\nlines\r\nof others\r\n",
         *map(chr, range(0xA1, 0x180)),  # accents, and each byte that continues a character
         *map(chr, range(0x400, 0x800, 64)),  # the leading bytes of two
         *(chr(point) for point in (0x905, 0xE01, 0x1E00, 0x2713, 0x3042, 0x4E2D, 0x6587, 0xAC00)),
@@ -125,11 +125,16 @@ class BPETokenizer:
         self.name: str = f"bpe{self.vocab}-{digest[:8]}"
 
     def _check_keeps_text(self, origin: str) -> None:
-        """Raise where text is lost or changed on the way to ids: a vocabulary without some bytes,
-        unknown words, lower case. How a character is composed, and a space in front, may differ."""
-        ids = self._tokenizer.encode(_EVERY_BYTE, add_special_tokens=False).ids
+        """Raise where a sample does not come back from ids: some bytes are missing, words unknown,
+        letters made small, spaces that are one where there were more."""
+        self.check_keeps(_EVERY_BYTE, origin)
+
+    def check_keeps(self, sample: str, origin: str = "given") -> None:
+        """Raise where a text is lost or changed on the way to ids. How a character is composed, and
+        a space in front, may differ."""
+        ids = self._tokenizer.encode(sample, add_special_tokens=False).ids
         kept = self._tokenizer.decode(ids, skip_special_tokens=False)
-        before, after = (normalize("NFKC", text).strip() for text in (_EVERY_BYTE, kept))
+        before, after = (normalize("NFKC", text).strip() for text in (sample, kept))
         if before != after:
             same = next(
                 (

@@ -27,6 +27,8 @@ TOKENIZER = "tokenizer.json"
 
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _CHUNK_CHARACTERS = 1 << 21  # text tokenised at once: enough to fill the cores, small in memory
+_LOOKED_AT = 100_000
+"""Characters of the text itself that a tokenizer is tried on."""
 _HASH_RANGE = 1 << 64
 _SHARD_NAME = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -310,6 +312,8 @@ def _write_splits(
     eot = np.array([tokenizer.eot], np.int32)
     lowest, highest = _HASH_RANGE, -1
     for texts in _chunks(documents(source, text_field=request.text_field)):
+        if highest < 0 and isinstance(tokenizer, BPETokenizer):  # before much is written
+            tokenizer.check_keeps("\n".join(texts)[:_LOOKED_AT])
         parts: dict[str, list[np.ndarray]] = {name: [] for name in writers}
         for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
             raw = text.encode("utf-8")

@@ -19,7 +19,7 @@ from completedp.studies.config import WorkerConfig
 from completedp.studies.engines import Bounds
 from completedp.studies.objective import Objective
 from completedp.studies.session import work_shown
-from completedp.studies.space import Space, check_coordinates
+from completedp.studies.space import Space, check_coordinates, check_reached
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.study import Study
 from completedp.tasks.task import Task
@@ -48,6 +48,7 @@ def listed_spec(task: Task, recipe: Recipe, coordinates: Sequence[str]) -> Study
 
 def plan_of(spec: StudySpec, task: Task, wanted: Wanted) -> Plan:
     """A wanted trial's plan."""
+    check_reached(spec.recipe, spec.space.coordinates, wanted.octaves)
     point = spec.space.bounds.start + wanted.octaves
     moved = wanted.site.recipe(spec.space.recipe(spec.recipe, point))
     return task.plan(moved, wanted.site.scale)

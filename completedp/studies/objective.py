@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from completedp.apply.plan import Plan
+from completedp.common.checks import check_each_once
 from completedp.common.errors import CompletedpError
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.cells import Cells, read_cells, read_sites
@@ -58,6 +59,7 @@ def search_spec(
         reach=reach,
         scales=(*targets, *sites),
     )
+    check_each_once("site", [recipe.base, *sites])
     if sites and stop_early:
         raise CompletedpError(
             "stop_early compares the loss curves of one scale: search at the base alone, or leave "

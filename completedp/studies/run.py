@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from completedp.common.checks import check_each_once
 from completedp.common.errors import CompletedpError
 from completedp.studies.candidates import candidates
 from completedp.studies.cells import NAME as CELLS
@@ -115,23 +116,27 @@ class Best:
             seeds = len(rung.standings[0].losses)
             out.append(f"{rung.scale}, {seeds} fresh seed{'s' * (seeds > 1)}:")
             out += [f"    {s.candidate:<19} {_shown(s.mean, s.error)}" for s in rung.standings]
-        last = {s.candidate: s for s in self.rungs[-1].standings}
-        gain = last[START].mean - last[self.chosen].mean
-        spread = math.hypot(last[START].error, last[self.chosen].error)
-        if self.chosen == START:
-            out.append("nothing found beats the start there: its values are kept")
-        elif gain == math.inf:
-            out.append(f"{self.chosen} trains there, where the start diverges")
-        else:
-            sure = ", which is within the noise" if gain <= 2 * spread < math.inf else ""
-            sure = sure if math.isfinite(spread) else ", on one seed alone"
-            out.append(f"{self.chosen} beats the start by {_shown(gain, spread)}{sure}")
+        out.append(gain_over_start(self.rungs[-1], self.chosen))
         if len(self.rungs) == 1:
             out.append(
                 "measured at the base alone, whose best may not carry: with rungs such as "
                 "width=2,depth=2,batch=2,tokens=4 what carries is chosen"
             )
         return "\n".join(out)
+
+
+def gain_over_start(rung: Rung, chosen: str) -> str:
+    """What the chosen candidate of a ladder's last rung is worth, in words."""
+    start, best = rung.of(START), rung.of(chosen)
+    if chosen == START or start is None or best is None:
+        return "nothing found beats the start there: its values are kept"
+    gain = start.mean - best.mean
+    if gain == math.inf:
+        return f"{chosen} trains there, where the start diverges"
+    spread = math.hypot(start.error, best.error)
+    sure = ", which is within the noise" if gain <= 2 * spread < math.inf else ""
+    sure = sure if math.isfinite(spread) else ", on one seed alone"
+    return f"{chosen} beats the start by {_shown(gain, spread)}{sure}"
 
 
 def _shown(value: float, error: float) -> str:
@@ -193,6 +198,7 @@ def trials_for_best(
 ) -> dict[Scale, int]:
     """How many trials `best` trains at each scale, at most."""
     _check_is_search(study, objective)
+    check_each_once("rung", rungs)
     base, found, kept = objective.recipe.base, candidates(study, objective), Kept(study)
     most = Counter(trials_to_climb(found, rungs or [base], seeds=seeds, kept=kept))
     if rungs:  # then the winner and the start at the base
@@ -215,6 +221,7 @@ def best(
     unless it is the only rung.
     """
     _check_is_search(study, objective)
+    check_each_once("rung", rungs)
     base, found, kept = objective.recipe, candidates(study, objective), Kept(study)
 
     def climbed_by(candidates: dict[str, Recipe], scales: Sequence[Scale]) -> list[Rung]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.outlook import left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import Best, best, open_study, start, trials_for_best
+from completedp.studies.spec import StudySpec
 from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.status import Status, status
 from completedp.studies.store import Store, Study, TrialRow
@@ -192,14 +193,19 @@ def warn_of_base(objective: Objective) -> None:
         warnings.warn(line, ScaleWarning, stacklevel=3)
 
 
+def warn_of_data(objective: Objective, scales: Iterable[Scale]) -> None:
+    """Say, once, what is to doubt of the text for what is trained on it."""
+    lines = (line for scale in scales for line in objective.task.data.cautions(scale))
+    for line in dict.fromkeys(lines):
+        warnings.warn(line, DataWarning, stacklevel=3)
+
+
 def work_shown(
     study: Study, objective: Objective, *, title: str = "search", quiet: bool = False
 ) -> None:
     """Work on a study until its budget is finished, with a line of progress."""
     counts, spec = study.counts(), objective.spec
-    for site in spec.sites:
-        for line in objective.task.data.cautions(site.scale):
-            warnings.warn(line, DataWarning, stacklevel=3)
+    warn_of_data(objective, (site.scale for site in StudySpec.from_dict(study.spec).sites))
     if not quiet:
         size, stages = len(spec.space.coordinates), ""
         if has_stages(spec.space):

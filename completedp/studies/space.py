@@ -202,11 +202,28 @@ def _scheduled(recipe: Recipe, coordinate: str) -> float:
 
 
 def _moved(recipe: Recipe, coordinate: str, octaves: float) -> float:
-    """A part of the schedule, multiplied."""
-    moved = _scheduled(recipe, coordinate) * 2.0**octaves
-    if coordinate.endswith("power"):
-        return min(max(moved, POWERS[0]), POWERS[1])
-    return min(1.0, moved)
+    """A part of the schedule, multiplied, as far as that goes."""
+    low, high = _limits(coordinate)
+    return min(max(_scheduled(recipe, coordinate) * 2.0**octaves, low), high)
+
+
+def _limits(coordinate: str) -> tuple[float, float]:
+    """What a part of the schedule may be."""
+    return POWERS if coordinate.endswith("power") else (0.0, 1.0)
+
+
+def check_reached(recipe: Recipe, names: Sequence[str], octaves: Sequence[float]) -> None:
+    """Raise where a part of the schedule cannot go so far: the point would be another's."""
+    for name, far in zip(names, octaves, strict=True):
+        if not name.startswith(_SCHEDULE):
+            continue
+        asked, moved = _scheduled(recipe, name) * 2.0**far, _moved(recipe, name, far)
+        if not math.isclose(asked, moved):
+            low, high = _limits(name)
+            raise CompletedpError(
+                f"{name} would be {asked:.4g} at {far:+g} octaves, and is from {low:g} to "
+                f"{high:g}: take other octaves"
+            )
 
 
 def _schedule_limits(schedule: Schedule, names: Sequence[str]) -> np.ndarray:

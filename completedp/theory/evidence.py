@@ -69,6 +69,11 @@ class Rung:
                     f"{len(self.seeds)} seeds on the rung {self.scale}"
                 )
 
+    @classmethod
+    def from_dict(cls, data: Any) -> Rung:
+        """The inverse of `to_dict`, checked key by key."""
+        return _rung("rung", data)
+
     def of(self, candidate: str) -> Standing | None:
         """How a candidate did; None where it did not get here."""
         return next((s for s in self.standings if s.candidate == candidate), None)

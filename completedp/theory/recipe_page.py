@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from completedp.common.checks import printable
 from completedp.common.files import json_text, plain
 from completedp.theory.evidence import Evidence, Rung
 from completedp.theory.hparams import tunables_of
@@ -50,7 +51,7 @@ def recipe_page(name: str, recipe: Recipe) -> str:
     for key, text in recipe.provenance.items():
         lines += _item("from", f"{key}: {text}")
     lines += ["", *_multipliers(recipe), "", *_evidence(recipe)]
-    return "\n".join(lines)
+    return printable("\n".join(lines))  # words of a file, on somebody's terminal
 
 
 def recipe_line(recipe: Recipe) -> str:

@@ -31,7 +31,7 @@ from completedp.apply.initialise import fill
 from completedp.apply.optimise import load_optimizer_state
 from completedp.apply.updates import UPDATES
 from completedp.common.digests import digests
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, ModelWarning
 from completedp.common.files import (
     json_text,
     parse_json,
@@ -130,8 +130,8 @@ def load_weights(model: nn.Module, run: str | Path) -> int:
     """Fill a model with the weights of a run's last checkpoint; gives the step they are of.
 
     `run` is the folder that `train` wrote to. The model is one of the same shape, on any device.
-    A model whose multipliers are carried by hooks, as `print(plan)` says, needs `plan.attach()`
-    too: they are no weights.
+    Multipliers that the run's plan left to hooks or to the model's config are no weights: a warning
+    says so, and `plan.attach()` sets them. A run that diverged is refused.
 
     >>> import completedp as cdp
     >>> target = cdp.Scale(width=64, depth=1, batch=256, tokens=1_024)
@@ -152,9 +152,28 @@ def load_weights(model: nn.Module, run: str | Path) -> int:
             "another, or call model.to_empty(device=...) first"
         )
     about = read_about(path)
+    _check_ended_well(Path(run).expanduser())
     opened = _open_folder if path.is_dir() else _open_file
     opened(path, wanted, about, _MODEL)()
     return about.step
+
+
+def _check_ended_well(run: Path) -> None:
+    """Raise where a run diverged, and warn where its weights are not all of its model."""
+    ended = read_json(run / "result.json", "result") if (run / "result.json").exists() else {}
+    if ended.get("status") == "diverged":
+        raise CompletedpError(f"the run in {str(run)!r} diverged: its weights are of no use")
+    planned = read_json(run / "plan.json", "plan") if (run / "plan.json").exists() else {}
+    ways = planned.get("multipliers")
+    left = {"hook", "setting"} & set(ways.values() if isinstance(ways, dict) else ())
+    if left:
+        warnings.warn(
+            f"the plan of {str(run)!r} leaves multipliers to {'hooks' if 'hook' in left else 'the'}"
+            f"{'' if 'hook' in left else ' config of the model'}, which are no weights: plan the "
+            "model with the run's recipe and call plan.attach(), or it is another model",
+            ModelWarning,
+            stacklevel=3,
+        )
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

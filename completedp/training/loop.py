@@ -57,6 +57,7 @@ from completedp.training.noise import NoiseWindow, gradients, parts_for_noise, s
 from completedp.training.trials import (
     CHECK_EVERY,
     EVALUATION_TOKENS,
+    check_has_gradient,
     finite,
     is_divergence,
     seed_step,
@@ -104,6 +105,10 @@ def train(
         with ranks.together():
             if ranks.first:
                 stack.enter_context(only_process(folder))
+                done = finished_run(folder, config, identity)  # by another, meanwhile
+        done = ranks.share(done)
+        if done is not None:
+            return done
         compiles = ", the first of which compiles," if config.compile else ""
         waits_for = f"stopping after this step{compiles} to save a checkpoint"
         interrupted = stack.enter_context(answered_signals(waits_for, hold=True))
@@ -277,6 +282,7 @@ class _Run:
             ends = part == parts - 1 or (noisy and part == parts // 2 - 1)
             with nullcontext() if ends else self._gradients_stay():
                 loss = loss_of(*self._batch(taken))
+                check_has_gradient(loss.total)
                 (loss.total / parts).backward()
             losses.append(loss.cross_entropy)
             if noisy and part == parts // 2 - 1:

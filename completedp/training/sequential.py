@@ -25,6 +25,7 @@ from completedp.training.trials import (
     Progress,
     Stop,
     Trial,
+    check_has_gradient,
     diverged,
     first_bad,
     seed_step,
@@ -112,6 +113,7 @@ class OneAtATime:
 
 def _step(loss: Callable[..., Loss], optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
     found = loss(*batch)
+    check_has_gradient(found.total)
     found.total.backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from completedp.apply.planned import Plan
+from completedp.common.errors import CompletedpError
 
 Key = TypeVar("Key")
 
@@ -132,9 +133,18 @@ def finite(loss: float | None) -> float | None:
     return loss if loss is not None and math.isfinite(loss) else None
 
 
+def check_has_gradient(loss: torch.Tensor) -> None:
+    """Raise on a loss that no weight would move by, as one made under no_grad or detached."""
+    if not loss.requires_grad:
+        raise CompletedpError(
+            "the loss does not depend on any weight that trains: is it detached, made under "
+            "torch.no_grad, or are all weights frozen?"
+        )
+
+
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
     """Seed what a model draws in its forward pass: the same when resumed, another on each rank."""
-    torch.manual_seed((seed * 1_000_003 + step) * 1_009 + rank)
+    torch.manual_seed(((seed * 1_000_003 + step) * 1_009 + rank) % 2**63)
 
 
 def diverged(losses: list[float]) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from completedp.evidence.report import Report
+from completedp.theory.evidence import Standing
 
 PASS, FAIL, OPEN = "pass", "fail", "not settled"
 MEASURED, UNFINISHED = "measured", "not finished"
@@ -117,3 +118,11 @@ def number(value: Any) -> float | None:
     """A finite number, or None for anything else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None
+
+
+def shown_loss(standing: Standing | None) -> str:
+    """A mean with its error, which one seed does not give."""
+    if standing is None or not math.isfinite(standing.mean):
+        return "diverged"
+    error = f" +- {standing.error:.4f}" if math.isfinite(standing.error) else ""
+    return f"{standing.mean:.4f}{error}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from completedp.evidence.report import Report
-from completedp.evidence.reporting.part import Part, command, shown
+from completedp.evidence.reporting.part import Part, command, shown, shown_loss
 from completedp.theory.evidence import Evidence
 from completedp.theory.recipe import Recipe
 from completedp.theory.recipe_page import by_place, rank
@@ -66,8 +65,7 @@ def _ladder(report: Report, evidence: Evidence) -> None:
         scale = str(rung.scale)
         for standing in rung.standings:
             chosen = "chosen" if standing.candidate == evidence.chosen else ""
-            mean = f"{standing.mean:.4f}" if math.isfinite(standing.mean) else "diverged"
-            rows.append([scale, standing.candidate, mean, chosen])
+            rows.append([scale, standing.candidate, shown_loss(standing), chosen])
             scale = ""
     if rows:
         report.heading("Where it was checked, on fresh seeds", level=3)

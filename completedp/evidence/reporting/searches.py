@@ -11,13 +11,23 @@ import numpy as np
 from completedp.common.progress import duration
 from completedp.evidence.charts import Mark, Series, chart
 from completedp.evidence.report import Report, bar
-from completedp.evidence.reporting.part import UNFINISHED, Outcome, Part, command, number, table
+from completedp.evidence.reporting.part import (
+    UNFINISHED,
+    Outcome,
+    Part,
+    command,
+    number,
+    shown_loss,
+    table,
+)
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.ladder import START
+from completedp.studies.run import gain_over_start
 from completedp.studies.spec import StudySpec
 from completedp.studies.spent import device_seconds
 from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.store import Study, TrialRow
+from completedp.theory.evidence import Rung
 
 SHOWN = 12
 """Coordinates that are listed."""
@@ -210,14 +220,13 @@ def _ladder(report: Report, note: Any) -> None:
         )
         return
     rows = []
-    for rung in note["rungs"]:
-        scale = ", ".join(f"{key} {value:,}" for key, value in rung["scale"].items())
-        for standing in rung["standings"]:
-            losses = standing["losses"]
-            mark = "chosen" if standing["candidate"] == note["chosen"] else ""
-            mean = _mean(losses)
-            shown = f"{mean:.4f}" if math.isfinite(mean) else "diverged"
-            rows.append([scale, str(standing["candidate"]), shown, len(losses), mark])
+    for rung in map(Rung.from_dict, note["rungs"]):
+        scale = str(rung.scale)
+        for standing in rung.standings:
+            mark = "chosen" if standing.candidate == note["chosen"] else ""
+            rows.append(
+                [scale, standing.candidate, shown_loss(standing), len(standing.losses), mark]
+            )
             scale = ""
     report.heading("On fresh seeds", level=3)
     table(report, ["scale", "candidate", "loss", "seeds", ""], rows)
@@ -258,14 +267,9 @@ def _gain(note: Any) -> str:
     """What the ladder's last rung says of the chosen and the start."""
     if not note:
         return ""
-    last = {s["candidate"]: _mean(s["losses"]) for s in note["rungs"][-1]["standings"]}
+    last = Rung.from_dict(note["rungs"][-1])
     chosen = note["chosen"]
-    if chosen == START or START not in last:
-        return f"{chosen}: {last[chosen]:.4f} on fresh seeds"
-    gain = last[START] - last[chosen]
-    if not math.isfinite(gain):
-        return f"{chosen}: {last[chosen]:.4f} on fresh seeds, where the start diverges"
-    return f"{chosen}: {last[chosen]:.4f} on fresh seeds, {gain:+.4f} nats better than the start"
+    return f"{shown_loss(last.of(chosen))} on fresh seeds; {gain_over_start(last, chosen)}"
 
 
 def _best_trial(rows: Sequence[TrialRow]) -> str:
