@@ -18,6 +18,7 @@ import headline_tables as headline  # noqa: E402
 import ladders  # noqa: E402
 import measured  # noqa: E402
 import model_checks  # noqa: E402
+import muon  # noqa: E402
 import planted_errors  # noqa: E402
 import qk_norm_gradients  # noqa: E402
 import recipes_compared  # noqa: E402
@@ -57,6 +58,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     ),
     "regret": ("recipes.md", lambda: regret.table(regret.found())),
     "recipes compared": ("recipes.md", recipes_compared.table),
+    "muon": ("optimizers.md", muon.table),
     "models": ("checks.md", lambda: model_checks.table(measured.read(model_checks.DATA))),
 }
 """By the name of its markers: the page, and what makes it."""
