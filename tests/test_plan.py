@@ -907,3 +907,20 @@ def test_depth_that_would_count_twice_is_warned_of() -> None:
         found = plan(model, recipe, target)
     found.initialise()
     plan(model, recipe, target)
+
+
+def test_options_of_a_recipe_are_named() -> None:
+    """A word that no recipe has is one line that says which there are, and no traceback."""
+    said = error_of(cdp.Recipe.for_model, make_model(), BASE_SCALE, learning_rate=0.1)
+    assert "'learning_rate'" in said
+    assert "lr" in said
+
+
+def test_a_model_without_blocks_is_told_how() -> None:
+    """Layers that are in no list are named by overrides, with a group that says which they are."""
+    layers = {f"layer{i}": nn.Linear(64, 64) for i in range(2)}
+    model = nn.ModuleDict({"embedding": nn.Embedding(8, 64), **layers, "head": nn.Linear(64, 8)})
+    names = {"layer0": "mlp_in", "layer1": "mlp_out", "head": "unembedding"}
+    said = error_of(cdp.Recipe.for_model, model, BASE_SCALE, overrides=names, probe=False)
+    assert "has no list of blocks" in said
+    assert "(?P<layer>" in said

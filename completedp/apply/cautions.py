@@ -83,8 +83,14 @@ def _check_experts(model: ModelMap, recipe: Recipe) -> None:
 def check_base(model: ModelMap, base: Scale) -> None:
     """Raise where a base model is not of the base's size."""
     if model.depth != base.depth:
+        how = ""
+        if not model.depth:
+            how = (
+                ": it has no list of blocks, so that overrides must say which layer a tensor is "
+                r"of, as 'layer(?P<layer>\d+)\.weight' does"
+            )
         raise CompletedpError(
-            f"the base model has {model.depth} blocks and the base scale says {base.depth}"
+            f"the base model has {model.depth} blocks and the base scale says {base.depth}{how}"
         )
     _check_width(model, base, "the base model", "the base scale")
 

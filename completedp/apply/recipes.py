@@ -13,6 +13,7 @@ from completedp.apply import cautions
 from completedp.apply.classify import classify
 from completedp.apply.model_map import ModelMap
 from completedp.apply.probe import confirm
+from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError, ModelWarning
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe, numberless
@@ -20,6 +21,8 @@ from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
 
 DEFAULT_LR = 2.0**-8
+_OWN = ("schedule", "no_decay", "provenance")
+"""What a recipe may be given besides values and rules."""
 
 
 def recipe_for_model(
@@ -40,6 +43,8 @@ def recipe_for_model(
     names = {f.name for f in fields(Rules)}
     choices = {k: options.pop(k) for k in list(options) if k in names}
     rules = replace(options.pop("rules", Rules()), **choices)
+    for name in options:
+        check_one_of("option", name, (*_OWN, *Values.names(), "rules", *sorted(names)))
     return Recipe(
         base=base,
         hyperparameters=Hyperparameters(
