@@ -38,6 +38,8 @@ class Line:
     """What the paper says of its optimum: it stays, or it moves; nothing where it says nothing."""
     shape: tuple[tuple[str, Any], ...] = ()
     """What is changed of the reference model's shape."""
+    values: tuple[tuple[str, float], ...] = ()
+    """What is changed of the setting's values at the base."""
     start: Ratios = field(default_factory=Ratios)
     """Where its factor 1 is, from the base."""
     guess: float = 0.0

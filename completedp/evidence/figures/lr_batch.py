@@ -1,13 +1,19 @@
-"""lr-batch: with the square-root rule the best learning rate stays put as the batch grows."""
+"""lr-batch: with the square-root rule the best learning rate stays put as the batch grows.
+
+The rule shortens the optimizer's memory, too, so that it spans as many tokens as before: at beta2
+0.95 that is 2.5 steps for eight times the batch. Two lines tell what that does from what the rate
+does: one keeps the betas, and one has longer memories from the base on.
+"""
 
 from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
-from completedp.evidence.figures.drawing import COLOURS, GREY
+from completedp.evidence.figures.drawing import AMBER, COLOURS, GREEN, GREY
 from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize, all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import Sweep
-from completedp.theory.rules import Rules
+from completedp.theory.roles import Role
+from completedp.theory.rules import Rules, Shift
 
 _RULE = Line(
     name="square-root rule",
@@ -24,6 +30,24 @@ _NONE = Line(
     expects=MOVES,
     guess=0.5,
 )
+_BETAS_KEPT = Line(
+    name="square-root rule, betas kept",
+    colour=GREEN,
+    grows=("batch",),
+    rules=Rules(
+        shifts=tuple(
+            Shift(role=str(role), hyperparameter="one_minus_beta", axis="batch", by=-1.0)
+            for role in Role
+        )
+    ),
+)
+_LONGER = Line(
+    name="square-root rule, longer memory",
+    colour=AMBER,
+    grows=("batch",),
+    expects=STAYS,
+    values=(("beta1", 0.95), ("beta2", 0.99)),
+)
 
 FIGURE = Sweep(
     name="lr-batch",
@@ -38,7 +62,7 @@ FIGURE = Sweep(
             setting=setting("tiny", width=16, depth=1, sequences=2, steps=40),
             over=Range(octaves=planned_octaves(-2, 2, 2), seeds=2, reach=4),
             factors=(1, 2),
-            lines=(_RULE, _NONE),
+            lines=(_RULE, _NONE, _LONGER),
         ),
         "cpu": SweepSize(
             setting=setting("cpu", width=64, depth=2, sequences=4, steps=800),
@@ -50,7 +74,7 @@ FIGURE = Sweep(
             setting=setting("gpu", width=128, depth=4, sequences=8, steps=8192),
             over=Range(octaves=planned_octaves(-2, 2), seeds=5, first=2),
             factors=(1, 2, 4, 8),
-            lines=(_RULE, _NONE),
+            lines=(_RULE, _NONE, _BETAS_KEPT, _LONGER),
         ),
         "paper": SweepSize(
             setting=PAPER,

@@ -1,13 +1,18 @@
-"""lr-width: with the rules the best learning rate stays put as a model grows in width."""
+"""lr-width: with the rules the best learning rate stays put as a model grows in width.
+
+On a GPU one line begins at twice the base's width: where it stays put and the others do not, the
+base was too narrow, and not the rule wrong.
+"""
 
 from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
-from completedp.evidence.figures.drawing import COLOURS
+from completedp.evidence.figures.drawing import COLOURS, GREEN
 from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.rules import Rules
+from completedp.theory.scale import Ratios
 
 _EXPECTS = {"completedp": STAYS, "completep": STAYS, "mup": STAYS, "sp": MOVES}
 
@@ -25,6 +30,14 @@ def _lines(*names: str) -> tuple[Line, ...]:
         for name in names
     )
 
+
+_FROM_TWICE = Line(
+    name="completedp, from x2 on",
+    colour=GREEN,
+    grows=("width",),
+    start=Ratios(width=2.0),
+    expects=STAYS,
+)
 
 FIGURE = Sweep(
     name="lr-width",
@@ -50,7 +63,7 @@ FIGURE = Sweep(
             setting=setting("gpu", width=64, depth=2, sequences=6, steps=4096),
             over=Range(octaves=planned_octaves(-2, 2), seeds=4, first=2),
             factors=(1, 2, 4, 8),
-            lines=_lines("completedp", "completep", "mup", "sp"),
+            lines=(*_lines("completedp", "completep", "mup", "sp"), _FROM_TWICE),
         ),
         "paper": SweepSize(
             setting=PAPER,

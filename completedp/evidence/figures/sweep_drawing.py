@@ -73,7 +73,7 @@ def said(at: SweepSize, vary: str) -> str:
 
 def _value(setting: Setting, line: Line, vary: str) -> float:
     """Log2 of the base's value, as the line's rules have it."""
-    value = math.log2(setting.values[vary])
+    value = math.log2((setting.values | dict(line.values))[vary])
     independent = vary == "weight_decay" and line.rules.weight_decay == "independent"
     return value + math.log2(setting.values["lr"]) if independent else value
 

@@ -75,10 +75,10 @@ class Sweep:
         for line in at.lines:
             for factor in at.factors:
                 scale = line.scale(base, factor)
-                seen[same_training(line.rules, scale, base), line.shape] = scale
+                seen[same_training(line.rules, scale, base), line.shape, line.values] = scale
         for scale in seen.values():
             total += at.setting.cost(scale, at.over.trials)
-        shapes = len({(shape, scale) for (_, shape), scale in seen.items()})
+        shapes = len({(shape, scale) for (_, shape, _), scale in seen.items()})
         return replace(total, shapes=shapes)
 
     def run(self, size: str, lab: Lab) -> Found:
@@ -173,7 +173,7 @@ def measure(lab: Lab, at: SweepSize, vary: str) -> dict[Curve, Losses]:
 
 def _kind(line: Line) -> Any:
     """Lines of one kind share a study."""
-    return line.shape, line.rules.weight_decay
+    return line.shape, line.values, line.rules.weight_decay
 
 
 def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
@@ -233,8 +233,8 @@ def _bottoms(
 def _study(lab: Lab, setting: Setting, line: Line, vary: str) -> ListedStudy:
     """Lines that change the model, or what decay means, are studies of their own."""
     task = lab.task(setting, dict(line.shape))
-    recipe = lab.recipe(task, setting)
-    name = ", ".join(f"{key} {value}" for key, value in line.shape) or "sweep"
+    recipe = lab.recipe(task, replace(setting, values=setting.values | dict(line.values)))
+    name = ", ".join(f"{key} {value}" for key, value in (*line.shape, *line.values)) or "sweep"
     if line.rules.weight_decay == "independent":  # the same training at the base
         values = recipe.values
         recipe = recipe.with_rules(weight_decay="independent").with_values(

@@ -8,7 +8,7 @@ learning rate needs the square: the factor itself.
 from __future__ import annotations
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
-from completedp.evidence.figures.drawing import AMBER, BLUE, GREEN, GREY, RED
+from completedp.evidence.figures.drawing import AMBER, BLUE, GREEN, GREY, RED, VIOLET
 from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize, all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import Sweep
@@ -34,6 +34,13 @@ _ADAMW = (
         rescaled=0.5,
     ),
     Line(name="whole rule", colour=BLUE, grows=_GROWS, rules=Rules(), expects=STAYS),
+)
+_LONGER = Line(
+    name="whole rule, longer memory",
+    colour=VIOLET,
+    grows=_GROWS,
+    expects=STAYS,
+    values=(("beta1", 0.95), ("beta2", 0.99)),
 )
 _INDEPENDENT = (
     Line(
@@ -77,7 +84,7 @@ FIGURE = Sweep(
             setting=setting("gpu", width=128, depth=4, sequences=8, steps=4096),
             over=Range(octaves=planned_octaves(-3, 6, 1.5), seeds=5, first=2, reach=10),
             factors=(1, 2, 4, 8),
-            lines=(*_ADAMW, *_INDEPENDENT),
+            lines=(*_ADAMW, _LONGER, *_INDEPENDENT),
         ),
         "paper": SweepSize(
             setting=PAPER,
