@@ -280,6 +280,7 @@ def test_doctor_looks_for_modules_by_their_names(monkeypatch: pytest.MonkeyPatch
         (("sweep", "--data", "x", "--out", "y"), "'x'"),
         (("sweep", "--data", "x", "--out", "y", "--z-loss", "nan"), "z_loss = nan"),
         (("figure", "lr-widht"), "'lr-widht'"),
+        (("train", "--data", "x", "--out", "y", "--mlp", "nope"), "error: unknown mlp 'nope'"),
         (("figure",), "which figure?"),
         (("figure", "lr-width", "--data", "x", "--out", "y"), "'x'"),
         (("figure", "lr-width", "--size", "gpu", "--anyway"), "--data"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from completedp.common.errors import CompletedpError
 from completedp.common.files import clear_left, temporary_beside, write_text_atomically
 from completedp.common.process import only_process
 from completedp.lm.tokenizer import ByteTokenizer
@@ -128,3 +129,10 @@ def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
     assert os.read(reader, 100) == b"said"
     os.close(reader)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    """A run that is to go where a file is says so."""
+    (tmp_path / "taken").write_text("x")
+    with pytest.raises(CompletedpError, match="is a file: name a folder"):
+        only_process(tmp_path / "taken").__enter__()

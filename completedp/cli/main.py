@@ -143,7 +143,7 @@ def _one_line(box: str) -> str:
             continue
         body.append(line)
     text = " ".join(filter(None, body))
-    text = re.sub(r"^Error parsing (\w+Verb|action): ", "", text)
+    text = re.sub(r"^Error parsing (\w+Verb|action|__tyro-dummy-inner__[\w.]*): ", "", text)
     return re.sub(r"no type matching .* could be instantiated .*<class '\w+'>: ", "", text)
 
 

@@ -32,6 +32,8 @@ def only_process(folder: Path) -> Iterator[None]:
 
     What a killed process left half-written in it is cleared away.
     """
+    if folder.exists() and not folder.is_dir():
+        raise CompletedpError(f"{str(folder)!r} is a file: name a folder, there or to be made")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
     with path.open("w") as file:

@@ -275,7 +275,8 @@ def _gain(note: Any) -> str:
 def _best_trial(rows: Sequence[TrialRow]) -> str:
     ended = (number(row.loss) for row in rows if row.status == "ok")
     losses = [loss for loss in ended if loss is not None]
-    return f"best trial {min(losses):.4f}" if losses else "no trial has ended yet"
+    nothing = "every trial has diverged" if rows else "no trial has ended yet"
+    return f"best trial {min(losses):.4f}" if losses else nothing
 
 
 def _mean(losses: Sequence[float | None]) -> float:
