@@ -373,7 +373,24 @@ def test_counts_as_people_write_them(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "1.5", "1e-3", "nan", "inf", "M", "0x10", "4/2", "1e9999", ".", "1.0005k"]
+    "text",
+    [
+        "",
+        "x",
+        "1.5",
+        "1e-3",
+        "nan",
+        "inf",
+        "M",
+        "0x10",
+        "4/2",
+        "1e9999",
+        ".",
+        "1.0005k",
+        "1_",
+        "1__0",
+        "0." + "1" * 5000,
+    ],
 )
 def test_counts_that_are_none(text: str) -> None:
     """What is no whole number is refused."""

@@ -82,6 +82,8 @@ def test_intervals_of_few_seeds_are_wide() -> None:
     assert spread([3.0, 4.0], seeds=3) == pytest.approx(student(3) * 5.0)  # Welch's 3.7
     assert spread([0.01, 5.0], seeds=3) == pytest.approx(student(2) * 5.0, rel=1e-4)
     assert spread([1.0, 1.0], seeds=1) == math.inf
+    assert spread([math.inf, 1.0], seeds=3) == math.inf
+    assert spread([0.0, 1e-90], seeds=3) == pytest.approx(0.0, abs=1e-80)
 
 
 OVER = Range(octaves=(-2.0, -1.0, 0.0, 1.0, 2.0), seeds=3, reach=8)

@@ -441,10 +441,11 @@ def test_what_torch_alone_can_do_is_torchs() -> None:
 @pytest.mark.parametrize(
     ("made", "word"),
     [
-        (torch.optim.Adam, "torch's Adam,"),
-        (torch.optim.RAdam, "torch's RAdam,"),
-        (torch.optim.NAdam, "torch's NAdam,"),
-        (partial(torch.optim.SGD, lr=0.1), "torch's SGD,"),
+        (torch.optim.Adam, "stepped by Adam,"),
+        (torch.optim.RAdam, "stepped by RAdam,"),
+        (torch.optim.NAdam, "stepped by NAdam,"),
+        (partial(torch.optim.SGD, lr=0.1), "stepped by SGD,"),
+        (type("Mine", (torch.optim.Adam,), {}), "stepped by Mine,"),
         (partial(AdamW, maximize=True), "maximize=True"),
         (partial(AdamW, amsgrad=True), "amsgrad=True"),
     ],
@@ -456,3 +457,16 @@ def test_the_check_knows_other_optimizers(made: Any, word: str) -> None:
     assert word in str(check)
     assert found.check(AdamW(found.param_groups())).passed
     assert found.check(cdp.AdamW(found.param_groups())).passed
+
+
+def test_the_check_looks_into_wrappers() -> None:
+    """An AdamW inside of another optimizer, as ZeRO has it, is AdamW."""
+
+    class Wrapper(Optimizer):
+        def __init__(self, inner: Optimizer) -> None:
+            self.optim, self.param_groups = inner, inner.param_groups
+
+    Wrapper.__module__ = "torch.distributed.optim.zero_redundancy_optimizer"
+    found = small_plan(PER_TYPE)
+    assert found.check(Wrapper(AdamW(found.param_groups()))).passed
+    assert "stepped by RAdam" in str(found.check(Wrapper(torch.optim.RAdam(found.param_groups()))))

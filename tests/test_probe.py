@@ -467,3 +467,33 @@ def test_a_weight_that_is_made_of_others_is_refused(kind: Any) -> None:
     said = error_of(cdp.Recipe.for_model, normed(kind), TARGET)
     assert "the weight of h.0.mlp.c_proj is made of other tensors" in said
     assert "remove_parametrizations" in said
+
+
+class OnlyMLP(Block):
+    """A block of one branch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mlp(self.ln_2(x))
+
+
+def test_blocks_without_attention_are_looked_at() -> None:
+    """One branch is probed as two are, and what is frozen may be made of other tensors."""
+    model = made()
+    model.h = nn.ModuleList(OnlyMLP(WIDTH) for _ in range(DEPTH))
+    for block in model.h:
+        del block.attn, block.ln_1
+    model.aux = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)).requires_grad_(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cdp.ModelWarning)
+        cdp.Recipe.for_model(model, TARGET)
+    assert not probe(classify(model)).skipped
+
+
+def test_a_wide_reference_model_is_no_stranger() -> None:
+    """However large, it is known."""
+    base = Scale(width=768, depth=3, batch=1024, tokens=1024 * 1000)
+    with torch.device("meta"):
+        model = cdp.Transformer(cdp.ModelConfig(vocab=256, width=768, depth=3, head_dim=64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cdp.ModelWarning)
+        cdp.Recipe.for_model(model, base)

@@ -178,3 +178,10 @@ def test_a_tokenizer_is_tried_on_the_text_itself(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the quick brown fox\n<|endoftext|>\nanother one")
     said = error_of(prepare, str(tmp_path / "text.txt"), tmp_path / "tokens", made)
     assert "loses text" in said
+
+
+def test_a_space_may_be_written_as_sentencepiece_does() -> None:
+    """A text with U+2581 is not refused for tokenizers that read it as a space."""
+    made = BPETokenizer.train(["some words of a text " * 20], 260)
+    made._tokenizer.normalizer = package.normalizers.Replace("\u2581", " ")
+    made.check_keeps("a\u2581b")

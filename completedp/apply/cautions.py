@@ -331,11 +331,13 @@ def _check_not_parametrized(structure: Structure) -> None:
     """Raise where a weight is made anew of other tensors in every call, as by `weight_norm`."""
     for path, module in structure.modules.items():
         old = {"weight_g", "weight_v", "weight_orig"} & module._parameters.keys()
-        if hasattr(module, "parametrizations") or old:
+        made = hasattr(module, "parametrizations") or old
+        if made and any(p.requires_grad for p in module.parameters()):
             raise CompletedpError(
                 f"the weight of {path} is made of other tensors (a parametrization, such as "
                 "weight_norm), so that what the rules say of a weight is not true of them: remove "
-                "it with torch.nn.utils.parametrize.remove_parametrizations"
+                "it, with torch.nn.utils.parametrize.remove_parametrizations, or with remove_"
+                "weight_norm where it is of the older kind"
             )
 
 

@@ -76,11 +76,12 @@ def choose_ways(
     tied = any(tensor.info.role is Role.TIED_EMBEDDING for tensor in tensors)
     if ways[OUTPUT] == "hook" and tied and model_map.head is None:
         # A hook could not tell the embedding's use for the input from that for the output.
-        if model_map.structure.tied or _why_not_folded(OUTPUT, model_map, tensors):
+        why_not = _why_not_folded(OUTPUT, model_map, tensors)
+        if model_map.structure.tied or why_not:
+            fold = "" if why_not else 'use multipliers="fold", or '
             raise CompletedpError(
                 "the logits are made by the embedding's own module, whose use for the input a hook "
-                'cannot tell from that for the output: use multipliers="fold", or give the head a '
-                "module of its own"
+                f"cannot tell from that for the output: {fold}give the head a module of its own"
             )
         ways[OUTPUT] = "fold"
     return ways

@@ -89,12 +89,15 @@ def _of_kind(
     optimizer: Optimizer, group: dict[str, Any], number: int, planned: set[str]
 ) -> Iterator[str]:
     """What another optimizer does with the same values; of one that torch has not nobody knows."""
+    while isinstance(inner := getattr(optimizer, "optim", None), Optimizer):  # one in another
+        optimizer = inner
     kind = type(optimizer)
-    from_torch = kind.__module__.partition(".")[0] == "torch"
     decoupled = group.get("decoupled_weight_decay") or not group.get("weight_decay")
-    is_adamw = isinstance(optimizer, torch.optim.AdamW) or (kind is torch.optim.Adam and decoupled)
-    if planned == {ADAMW.name} and from_torch and not is_adamw:
-        yield f"group {number} is stepped by torch's {kind.__name__}, and was planned for AdamW"
+    is_adam = isinstance(optimizer, torch.optim.Adam)
+    is_adamw = isinstance(optimizer, torch.optim.AdamW) or (is_adam and decoupled)
+    is_known = kind.__module__.startswith("torch.optim") or is_adam
+    if planned == {ADAMW.name} and is_known and not is_adamw:
+        yield f"group {number} is stepped by {kind.__name__}, and was planned for AdamW"
     for option in ("maximize", "amsgrad"):
         if group.get(option):
             yield f"group {number} has {option}=True, which was not planned for"

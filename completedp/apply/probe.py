@@ -161,15 +161,15 @@ def _probe(model_map: ModelMap) -> Probe:
 
 def _check_can_run(model_map: ModelMap) -> None:
     model = model_map.model
+    if type(unwrapped(model)).__module__.startswith("completedp."):
+        raise _CannotRunError("it is the reference model, whose tests do this", _KNOWN)
     blocks = sum(p.numel() for block in model_map.blocks for p in block.parameters())
     if blocks > MOST_PARAMETERS or sum(p.numel() for p in model.parameters()) > MOST_IN_ALL:
         raise _CannotRunError(
             f"it has more than {MOST_PARAMETERS:,} parameters in its blocks, or {MOST_IN_ALL:,} in "
-            "all; a base-sized copy is probed where its recipe is made",
+            "all; smaller ones are run where their recipes are made",
             _TARGET,
         )
-    if type(unwrapped(model)).__module__.startswith("completedp."):
-        raise _CannotRunError("it is the reference model, whose tests do this", _KNOWN)
     if not model_map.blocks or model_map.structure.embedding is None:
         raise _CannotRunError("it has no list of blocks, or no table of tokens")
     for place, parameter in model_map.structure.places():
@@ -430,6 +430,8 @@ def _gradients(
     listened: Tensor,
 ) -> dict[str, Tensor]:
     """Of what some features of the stream become, with respect to weights."""
+    if not names:  # a block without this branch
+        return {}
     changed = dict(arguments["changed"])
     leaves = {n: changed.get(n, subject.values[n]).detach().clone().requires_grad_() for n in names}
     output = subject.block(layer, changed | leaves, arguments["hooks"])

@@ -16,7 +16,9 @@ from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from completedp.theory.scale import Factor, Size
 
-_NUMBER = re.compile(r"[+-]?(\d[\d_]*(\.\d*)?|\.\d+)(e[+-]?\d{1,4})?", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?(\d+(_\d+)*(\.\d*)?|\.\d+)(e[+-]?\d{1,4})?", re.IGNORECASE)
+_LONGEST = 60
+"""Characters of a number that anybody types."""
 NOT_GIVEN = "None"
 """May be typed for a flag that may be left out, as Python has it."""
 
@@ -25,7 +27,9 @@ def parse_count(text: str) -> int:
     """A whole number as people write them: 65536, 16_384, 1e9, 16M, 1.5B."""
     factor = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}.get(text[-1:].lower(), 1)
     digits = text[:-1] if factor > 1 else text
-    is_number = _NUMBER.fullmatch(digits) and math.isfinite(float(digits))
+    digits = digits.strip()
+    is_number = len(digits) <= _LONGEST and _NUMBER.fullmatch(digits)
+    is_number = is_number and math.isfinite(float(digits))
     value = Fraction(digits) * factor if is_number else Fraction(1, 2)  # 8.2B is whole, exactly
     if value.denominator != 1:
         raise ValueError(f"{text!r:.40} is not a whole number (65536, 1e9, 16M)")

@@ -80,7 +80,7 @@ def write_bytes_atomically(path: Path, data: bytes) -> None:
         with path.open("wb") as file:
             file.write(data)
         return
-    path = path.resolve() if path.is_symlink() else path
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     with temporary_beside(path) as temporary:
         with temporary.open("wb") as file:
             file.write(data)

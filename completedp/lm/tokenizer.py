@@ -134,7 +134,9 @@ class BPETokenizer:
         a space in front, may differ."""
         ids = self._tokenizer.encode(sample, add_special_tokens=False).ids
         kept = self._tokenizer.decode(ids, skip_special_tokens=False)
-        before, after = (normalize("NFKC", text).strip() for text in (sample, kept))
+        # U+2581 is how some write a space, and so read it as one.
+        texts = (text.replace("\u2581", " ") for text in (sample, kept))
+        before, after = (normalize("NFKC", text).strip() for text in texts)
         if before != after:
             same = next(
                 (

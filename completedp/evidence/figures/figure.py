@@ -83,8 +83,8 @@ def spread(errors: Iterable[float], seeds: int) -> float:
     whole, fourths = 0.0, 0.0
     for error in errors:
         whole, fourths = whole + error**2, fourths + error**4
-    if not whole:
-        return 0.0 if seeds > 1 else math.inf
+    if not fourths or not math.isfinite(fourths):
+        return math.sqrt(whole) if seeds > 1 else math.inf
     return student(math.floor((seeds - 1) * whole**2 / fourths + 1e-9)) * math.sqrt(whole)
 
 

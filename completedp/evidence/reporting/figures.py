@@ -127,13 +127,16 @@ def _counted(outcomes: list[Outcome]) -> str:
 
 def _lead(data: Mapping[str, Any]) -> str:
     """What the headline says, in a sentence."""
-    target = data["target"]
+    target, base = (data.get(key) for key in ("target", "base"))
+    keys = {"speedup", "low", "high"}
+    if not target or not base or not keys <= target.keys() & base.keys():
+        return ""
     if target["speedup"] is None:
         return ""
     return (
         "Values found by module on a small model: global ones need "
         f"{times_shown(target)} times the tokens at {target['flops_ratio']:,.0f} times its FLOP, "
-        f"and {times_shown(data['base'])} times at its own size."
+        f"and {times_shown(base)} times at its own size."
     )
 
 
