@@ -15,6 +15,7 @@ import pytest
 from helpers import error_of
 from studies import write_tokens
 
+import completedp as cdp
 from completedp.cli.main import main
 from completedp.cli.shared import VERBS
 from completedp.common.checks import printable
@@ -435,3 +436,27 @@ def test_release_on_the_command_line(
     assert (code, json.loads(out)) == (0, {"released": []})
     with Store(str(path), create=False) as store:
         assert store.study().counts()["expired"] == 2
+
+
+def test_names_that_are_no_utf_8_are_read_or_refused(
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A folder of such a name is reported; a database of such a name is refused in one line."""
+    odd = os.fsdecode(b"odd\xff")
+    folder = tmp_path / odd
+    folder.mkdir()
+    cdp.Recipe.default().save(folder / "best.json")
+    page = tmp_path / "page.html"
+    asked = ("report", str(folder), "--out", str(page), "--title", odd)
+    code, _, _ = run(*asked, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    assert "best.json" in page.read_text(encoding="utf-8")
+    pytest.importorskip("optuna")
+    url = f"sqlite:///{tmp_path / odd}.db"
+    asked = ("search", "export", "--store", str(path), "--study", "tune", url)
+    code, _, said = run(*asked, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert "\n" not in said.strip()

@@ -77,6 +77,10 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         _fail(_os_line(error))
+    except UnicodeEncodeError as error:  # surrogates are how Python has bytes that are no UTF-8
+        if not re.search(r"[\udc80-\udcff]", str(error.object)):
+            raise
+        _fail(f"{str(error.object)[:200]!r} has bytes that are not UTF-8: give it another name")
     except (RuntimeError, MemoryError) as error:
         # torch's own words for it, on CPU and GPU; any other such error is a fault of ours.
         words = "out of memory|can't allocate memory"

@@ -93,7 +93,7 @@ def write_report(paths: Sequence[str], out: Path, title: str) -> dict[str, Any]:
     page.write(out)
     return {
         "out": str(out),
-        "bytes": len(html.encode()),
+        "bytes": len(html.encode(errors="replace")),
         "sentence": sentence(parts),
         "parts": [
             {"title": part.title, "verdict": part.verdict, "found": part.found} for part in parts
