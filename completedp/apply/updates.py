@@ -85,7 +85,8 @@ def _muon(p: Tensor, g: Tensor, m: Tensor, factors: Tensor) -> None:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """About the nearest orthogonal matrices: singular values end within 0.7 to 1.2.
+    """About the nearest orthogonal matrices: singular values of 0.003 of a matrix's norm or more
+    end within 0.68 to 1.21, smaller ones may end below.
 
     Five Newton-Schulz steps with the coefficients of Muon's author, whose slope at 0 is steep. In
     bfloat16 on a GPU, as torch's are.
