@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies import CONTEXT, OPTIONS, finished_once, make_recipe, write_tokens
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, DataWarning
 from completedp.evidence.config import SweepConfig, SweepGrid
 from completedp.evidence.optimum import find_optimum, loss_at
 from completedp.evidence.sweep import (
@@ -421,3 +421,9 @@ def test_a_schedule_that_cannot_go_so_far_is_one_line() -> None:
     check_reached(recipe, ["schedule/warmup", "lr/global"], [3.0, 9.0])
     said = error_of(check_reached, recipe, ["schedule/warmup"], [4.0])
     assert "schedule/warmup would be 1.6 at +4 octaves" in said
+
+
+def test_a_sweep_says_how_often_its_text_is_read(small: SweepConfig, tmp_path: Path) -> None:
+    """A scale of a sweep that goes over its text many times is told of, as a search's is."""
+    with pytest.warns(DataWarning):
+        swept(small, tmp_path, axes=("tokens",), factors=(1, 64), seeds=1)

@@ -19,7 +19,6 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.outlook import left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import Best, best, open_study, start, trials_for_best
-from completedp.studies.spec import StudySpec
 from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.status import Status, status
 from completedp.studies.store import Store, Study, TrialRow
@@ -205,7 +204,8 @@ def work_shown(
 ) -> None:
     """Work on a study until its budget is finished, with a line of progress."""
     counts, spec = study.counts(), objective.spec
-    warn_of_data(objective, (site.scale for site in StudySpec.from_dict(study.spec).sites))
+    left = left_of(study, spec)
+    warn_of_data(objective, left)
     if not quiet:
         size, stages = len(spec.space.coordinates), ""
         if has_stages(spec.space):
@@ -218,7 +218,7 @@ def work_shown(
         )
     before, total = (
         counts["finished"],
-        sum(count * work_of(scale) for scale, count in left_of(study, spec).items()),
+        sum(count * work_of(scale) for scale, count in left.items()),
     )
     waiting = "compiling" if objective.options.compile else "the first steps"
     with Reporter(

@@ -1,0 +1,151 @@
+"""What docs/results.md and docs/results/headline.md say of kept measurements beside their verdicts.
+
+    python benchmarks/readings.py
+
+Nothing is trained but for `--olmo2`, a coordinate check of a tiny OLMo-2 over depth (a minute).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import math
+import sqlite3
+import tempfile
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import completedp as cdp
+from completedp.evidence.figures.figure import student
+from completedp.evidence.figures.run import raw_of
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results"
+STORE = ROOT / "benchmarks" / "data" / "headline" / "headline-gpu.db.xz"
+ROUND = 64
+"""Trials of a search that a median is of."""
+
+
+def curves(name: str) -> dict[tuple[str, int], dict[float, dict[int, float]]]:
+    """A sweep's losses by line and factor, octave, seed."""
+    found: dict[Any, Any] = defaultdict(lambda: defaultdict(dict))
+    for row in raw_of(RESULTS / f"{name}.json.xz"):
+        found[row["line"], row["factor"]][row["octaves"]][row["seed"]] = row["loss"]
+    return found
+
+
+def at_one_rate() -> None:
+    """The batch rule against training that is not scaled, where both have the same rate."""
+    of = curves("lr-batch")
+    for factor in (4, 8):
+        raised = math.log2(factor) / 2  # what the rule multiplies the rate by
+        rule, none = of["square-root rule", factor], of["no rule for the batch", factor]
+        for octave, seeds in sorted(rule.items()):
+            both = [loss - _between(none, octave + raised, seed) for seed, loss in seeds.items()]
+            both = [each for each in both if math.isfinite(each)]
+            if len(both) > 2:
+                half = student(len(both) - 1) * np.std(both, ddof=1) / math.sqrt(len(both))
+                print(
+                    f"batch x{factor}, rule at {octave:+g}: {np.mean(both):+.3f} +- {half:.3f} nats"
+                    f" above no rule at the same rate, {len(both)} seeds"
+                )
+
+
+def _between(curve: dict[float, dict[int, float]], octave: float, seed: int) -> float:
+    """A seed's loss at an octave, on a straight line between its neighbours."""
+    there = sorted(o for o, seeds in curve.items() if seed in seeds)
+    if not there or not there[0] <= octave <= there[-1]:
+        return math.nan
+    return float(np.interp(octave, there, [curve[o][seed] for o in there]))
+
+
+def seeds_of_decay() -> None:
+    """Every seed of the whole rule at eight times the batch, and what independent decay repeats."""
+    of = curves("wd-batch")
+    for octave, seeds in sorted(of["whole rule", 8].items()):
+        shown = ", ".join(f"{loss:.3f}" for _, loss in sorted(seeds.items()))
+        print(f"decay, whole rule x8, {octave:+g} octaves: {shown}")
+    for factor in (1, 2, 4, 8):
+        one, other = of["whole rule", factor], of["independent decay, its rule", factor]
+        pairs = [(one[o][s], other[o][s]) for o in one for s in one[o] if s in other.get(o, {})]
+        apart = max(abs(a - b) for a, b in pairs)
+        print(f"independent decay x{factor}: at most {apart:.3f} from the whole rule")
+
+
+def rounds() -> None:
+    """The median losses of the headline's searches, some trials at a time, at each site."""
+    with tempfile.NamedTemporaryFile(suffix=".db") as file:
+        file.write(lzma.decompress(STORE.read_bytes()))
+        file.flush()
+        store = sqlite3.connect(file.name)
+        for name in ("global", "module"):
+            rows = store.execute(
+                "SELECT t.site, t.loss FROM completedp_trials t JOIN completedp_studies s "
+                "ON s.id = t.study WHERE s.name = ? AND t.status = 'ok' ORDER BY t.number",
+                (name,),
+            ).fetchall()
+            for site in sorted({row[0] for row in rows}):
+                losses = [loss for at, loss in rows if at == site]
+                medians = [
+                    f"{np.median(losses[i : i + ROUND // 2]):.3f}"
+                    for i in range(0, len(losses), ROUND // 2)
+                ]
+                print(f"{name}, site {site}: {' '.join(medians)}")
+
+
+def slopes() -> None:
+    """What losses at the headline's base are worth in tokens of `global`."""
+    base = json.loads((RESULTS / "headline.json").read_text())["numbers"]["scales"][0]
+    means, longer = base["means"], float(np.mean(base["longer"]["1.5"]))
+    fall = (means["global"] - longer) / math.log(1.5)
+    print(f"global falls by {fall:.4f} nats for a factor of e in tokens")
+    for what, loss in (("uniform's start", 3.552), ("global's start", 3.581)):
+        print(f"{what} to module: {math.exp((loss - means['module']) / fall):.2f} times")
+    for what, loss in (("types", 3.454), ("groups", 3.452)):
+        print(f"{what} over global: {math.exp((means['global'] - loss) / fall):.2f} times")
+    print(f"1.75 times over global: {means['global'] - fall * math.log(1.75):.3f}")
+
+
+def olmo2() -> None:
+    """How far sizes are from theory over the depth of a tiny OLMo-2."""
+    import transformers
+
+    def make(scale: cdp.Scale) -> Any:
+        heads = scale.width // 16
+        config = transformers.Olmo2Config(
+            vocab_size=257,
+            hidden_size=scale.width,
+            num_hidden_layers=scale.depth,
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
+            intermediate_size=2 * scale.width,
+            use_cache=False,
+            eos_token_id=None,
+        )
+        return transformers.Olmo2ForCausalLM(config)
+
+    for depths in ((2, 4, 8), (8, 16, 32)):
+        print(cdp.coordcheck(make, widths=(64,), depths=depths, seeds=2, quiet=True))
+
+
+def main() -> None:
+    """Print all of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--olmo2", action="store_true")
+    warnings.simplefilter("ignore")
+    if parser.parse_args().olmo2:
+        olmo2()
+        return
+    at_one_rate()
+    seeds_of_decay()
+    rounds()
+    slopes()
+
+
+if __name__ == "__main__":
+    main()
