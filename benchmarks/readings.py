@@ -56,6 +56,19 @@ def at_one_rate() -> None:
                 )
 
 
+def over_the_base() -> None:
+    """What a larger batch costs over the base's own loss, at its best rate and tuned again."""
+    numbers = json.loads((RESULTS / "lr-batch.json").read_text())["numbers"]
+    first: dict[str, float] = {}
+    for row in numbers["curves"]:
+        base = first.setdefault(row["line"], row["loss"])
+        kept, tuned = row["loss"] + row["cost"] - base, row["loss"] - base
+        print(
+            f"{row['line']} x{row['factor']}: {kept:+.3f} nats over its base's {base:.3f}, "
+            f"{tuned:+.3f} with the rate tuned again"
+        )
+
+
 def _between(curve: dict[float, dict[int, float]], octave: float, seed: int) -> float:
     """A seed's loss at an octave, on a straight line between its neighbours."""
     there = sorted(o for o, seeds in curve.items() if seed in seeds)
@@ -141,6 +154,7 @@ def main() -> None:
     if parser.parse_args().olmo2:
         olmo2()
         return
+    over_the_base()
     at_one_rate()
     seeds_of_decay()
     rounds()

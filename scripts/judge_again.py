@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from completedp.common.files import json_text, plain, write_text_atomically
+from completedp.evidence.figures.annealing import Annealing
 from completedp.evidence.figures.figure import Found
 from completedp.evidence.figures.headline import Headline, Run
 from completedp.evidence.figures.lines import Curve
@@ -25,10 +26,11 @@ from completedp.evidence.figures.module_transfer import ModuleTransfer
 from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.figures.run import raw_of
 from completedp.evidence.figures.sweeps import Sweep
+from completedp.evidence.figures.tokens_exponent import TokensExponent
 from completedp.theory.recipe import Recipe
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-KINDS = (Sweep, Headline, ModuleTransfer)
+KINDS = (Sweep, Headline, ModuleTransfer, TokensExponent, Annealing)
 NAMES = tuple(name for name, figure in FIGURES.items() if isinstance(figure, KINDS))
 """Figures whose verdict needs no more than their measurements."""
 
@@ -42,11 +44,32 @@ def judged_again(name: str, folder: Path = RESULTS) -> tuple[Found, dict[str, An
     if isinstance(figure, ModuleTransfer):
         losses = np.array([row["losses"] for row in raw["scales"]])
         return figure.judge(figure.sizes[written["size"]], losses, raw["log2"]), written
+    if isinstance(figure, TokensExponent):
+        return figure.judge(figure.sizes[written["size"]], _horizons(raw)), written
+    if isinstance(figure, Annealing):
+        nodes, fresh = (
+            {tuple(map(int, levels)): found for levels, found in raw[part].items()}
+            for part in ("nodes", "fresh")
+        )
+        nodes = {levels: math.inf if loss is None else loss for levels, loss in nodes.items()}
+        return figure.judge(figure.sizes[written["size"]], nodes, fresh), written
     assert isinstance(figure, Headline)
     found = {Run(**run): losses for run, losses in raw}
     recipes = written["numbers"]["recipes"]
     chosen = {arm: Recipe.from_dict(recipe) for arm, recipe in recipes.items()}
     return figure.judge(figure.sizes[written["size"]], found, chosen), written
+
+
+def _horizons(raw: list[dict[str, Any]]) -> dict[tuple[int, int], Any]:
+    """The curves of every model and length of training."""
+    return {
+        (model, round(size["factor"])): {
+            octave: dict(enumerate(losses))
+            for octave, losses in zip(size["octaves"], size["losses"], strict=True)
+        }
+        for model, row in enumerate(raw)
+        for size in row["sizes"]
+    }
 
 
 def _of_sweep(figure: Sweep, size: str, raw: list[dict[str, Any]]) -> Found:

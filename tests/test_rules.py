@@ -407,7 +407,21 @@ def test_beta_that_leaves_its_range_names_the_largest_r(
     assert "beta1" in message
     assert f"{beta:g}" in message
     assert f"under {largest};" in message
-    assert 'beta_rule="power"' in message
+    assert 'beta_rule="power" or "keep"' in message
+
+
+@given(batch=st.floats(1 / 64, 64), tokens=st.floats(1 / 64, 64), width=st.floats(1, 16))
+def test_kept_betas_change_nothing_else(batch: float, tokens: float, width: float) -> None:
+    """`beta_rule="keep"` leaves betas and Muon's momentum at the base's, all else by the rules."""
+    ratios = Ratios(width=width, batch=batch, tokens=tokens)
+    optimizer = {"hidden_weight": "muon"}
+    kept, ruled = Rules(beta_rule="keep", optimizer=optimizer), Rules(optimizer=optimizer)
+    assert kept.memory_factor(ratios) == 1.0
+    for role in Role:
+        mine, theirs = (rules.factors(role, ratios).to_dict() for rules in (kept, ruled))
+        memories = [name for name in mine if name.startswith("one_minus_")]
+        assert [mine.pop(name) for name in memories] == [1.0]
+        assert mine == {name: theirs[name] for name in mine}
 
 
 def test_beta_zero_cannot_grow() -> None:

@@ -319,6 +319,18 @@ def test_a_short_memory_is_said(batch: float, warns: bool) -> None:
     assert all(f"falls to {beta2:.3g} " in line for line in lines)
 
 
+def test_kept_betas_are_no_short_memory() -> None:
+    """What a caution of a short memory says to set, beta_rule="keep", ends it."""
+    recipe = Recipe.shipped("strong-global")
+    target = recipe.base.times(Ratios(batch=16, tokens=16))
+    model = make_model(target.width, target.depth, "meta", head_dim=64)
+    (said,) = (line for line in plan_quietly(model, recipe, target).cautions if "moments" in line)
+    assert said.endswith('or set beta_rule="keep"')
+    kept = plan_quietly(model, recipe.with_rules(beta_rule="keep"), target)
+    assert not [line for line in kept.cautions if "moments" in line]
+    assert all(t.values["beta2"].base == t.values["beta2"].target for t in kept.tensors)
+
+
 @pytest.mark.parametrize("rule", ["linear", "power"])
 @pytest.mark.parametrize("exponent", [0.5, 0.25])
 def test_the_printed_r_is_what_the_betas_follow(rule: str, exponent: float) -> None:

@@ -28,6 +28,11 @@ from completedp.theory.tables import TABLES, Exponents, hyperparameters_of, role
 from completedp.theory.tables import ParameterisationName as ParameterisationName
 from completedp.theory.value import Trace, powers, product
 
+_MEMORIES = {
+    knob.rule for optimizer in OPTIMIZERS.values() for knob in optimizer.knobs if knob.is_complement
+}
+"""The rows of betas and of momentum."""
+
 
 class Factors(NamedNumbers):
     """What a base value is multiplied by at the target, for one role: a number for each row of its
@@ -84,7 +89,8 @@ class Rules:
     output_norm_eps: str = "printed"
     """`printed`: x1 as in Table 1; `gradient`: m_N^-1, as its measured gradient falls."""
     beta_rule: str = "linear"
-    """`linear`: 1 - beta is multiplied by m_B/m_D; `power`: beta is raised to it."""
+    """`linear`: 1 - beta is multiplied by m_B/m_D; `power`: beta is raised to it; `keep`: it stays,
+    which trained better where the batch alone grew (docs/results.md, lr-batch)."""
     weight_decay: str = "torch"
     """`torch`: decay is multiplied by lr, as torch's AdamW does; `independent`: it is not."""
     shifts: tuple[Shift, ...] = field(default=())
@@ -96,7 +102,7 @@ class Rules:
         check_one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
         object.__setattr__(self, "optimizer", _by_role(self.optimizer))
         check_one_of("output_norm_eps", self.output_norm_eps, ("printed", "gradient"))
-        check_one_of("beta_rule", self.beta_rule, ("linear", "power"))
+        check_one_of("beta_rule", self.beta_rule, ("linear", "power", "keep"))
         check_one_of("weight_decay convention", self.weight_decay, ("torch", "independent"))
         check_number("alpha", self.alpha, low=0.5, high=1.0)
         check_number("token_exponent", self.token_exponent, low=0.0, high=1.0)
@@ -160,7 +166,7 @@ class Rules:
                 f"{name} = {beta:g} leaves (0, 1) when 1 - {name} is multiplied by "
                 f"{factor:g} (r, of batch and tokens): the largest r it can take is under "
                 f"{1.0 / (1.0 - beta):g}; take a smaller batch or more tokens, "
-                'or set beta_rule="power"'
+                'or set beta_rule="power" or "keep"'
             )
         return 1.0 - one_minus
 
@@ -185,6 +191,8 @@ class Rules:
             "batch": cell.batch,
             "tokens": cell.tokens + self.token_exponent * cell.tokens_h,
         }
+        if hyperparameter in _MEMORIES and self.beta_rule == "keep":
+            resolved = dict.fromkeys(AXES, 0.0)
         for shift in self.shifts:
             if (shift.role, shift.hyperparameter) == (role, hyperparameter):
                 resolved[shift.axis] += shift.by

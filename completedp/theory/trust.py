@@ -30,7 +30,7 @@ tau is around (tokens a parameter)^-0.53, below 1 (Power Lines, 2505.13738)."""
 MOST_BATCH_FOR_TOKENS = 2
 """How much more the batch may grow than the tokens do. By the rule, and at the base's best learning
 rate, x4 cost 0.6 nats from a base of 1,024 steps (docs/transfer.md); from one of 8,192 steps it
-cost 0.01, and x8 0.1 (docs/results.md, lr-batch)."""
+cost nothing, and x8 0.1, which are the betas' doing (docs/results.md, lr-batch)."""
 LEAST_MEMORY = 10
 """Steps that second moments average over, 1/(1 - beta2). The batch rule is that of a limit in which
 these are many. The shortest that was seen to train well, on the default recipe's ladder, is 13."""
@@ -122,8 +122,8 @@ def few_steps(ratios: Ratios) -> Iterator[str]:
         yield (
             f"the batch grows x{ratios.batch:.3g} and the tokens x{ratios.tokens:.3g}: beyond "
             f"x{MOST_BATCH_FOR_TOKENS} of the tokens' growth the batch rule broke at the base's "
-            "best learning rate (x4 cost 0.6 nats from 1,024 steps, x8 0.1 from 8,192); grow both, "
-            "or tune at a larger batch"
+            "best learning rate (x4 cost 0.6 nats from 1,024 steps, x8 0.1 from 8,192 and, with "
+            'beta_rule="keep", nothing there); grow both, or tune at a larger batch'
         )
 
 
@@ -135,7 +135,7 @@ def short_memory(memories: Iterable[tuple[float, float]], ratios: Ratios) -> Ite
             f"beta2 falls to {1 - 1 / min(shortened):.3g} for the batch's x{ratios.batch:.3g} over "
             f"the tokens' x{ratios.tokens:.3g}: second moments then average over "
             f"{min(shortened):.2g} steps, and the batch rule is for {LEAST_MEMORY} or more; take a "
-            "smaller batch or more tokens"
+            'smaller batch or more tokens, or set beta_rule="keep"'
         )
 
 

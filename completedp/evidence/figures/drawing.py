@@ -53,7 +53,7 @@ def canvas(
     """A figure with its claim as the title and the setting below it, and its panels."""
     plt = pyplot()
     width, height = panel[0] * columns, panel[1] * rows
-    title = textwrap.wrap(claim, max(24, int(width * 10)))
+    title = textwrap.wrap(f"Claim: {claim}", max(24, int(width * 10)))  # true or not
     below = textwrap.wrap(setting, max(30, int(width * 14)))
     head = 0.12 + 0.24 * len(title) + 0.18 * len(below)
     whole = height + head

@@ -165,7 +165,8 @@ def same_training(rules: Rules, scale: Scale, base: Scale) -> Any:
     """Equal for rules that carry any recipe to a scale in the same way."""
     ratios = scale / base
     factors = tuple(tuple(rules.factors(role, ratios).to_dict().values()) for role in Role)
-    return scale, factors, rules.residual_multiplier(ratios), rules.beta_rule, rules.weight_decay
+    betas = rules.beta_rule if rules.memory_factor(ratios) != 1.0 else ""
+    return scale, factors, rules.residual_multiplier(ratios), betas, rules.weight_decay
 
 
 class Figure(Protocol):

@@ -66,6 +66,11 @@ class Lab:
         self.name, self.size, self.store, self.folder = name, size, store, folder
         self.data, self.model, self.options, self.quiet = data, model, options, quiet
 
+    @property
+    def digest(self) -> str:
+        """Of the data: equal for equal data alone."""
+        return make_task(self.model, self.data).data.digest
+
     def task(self, setting: Setting, shape: Mapping[str, Any] | None = None) -> Task:
         """What is trained; `shape` changes the reference model's."""
         if self.model is not None and shape:

@@ -1,19 +1,20 @@
 """lr-batch: with the square-root rule the best learning rate stays put as the batch grows.
 
 The rule shortens the optimizer's memory, too, so that it spans as many tokens as before: at beta2
-0.95 that is 2.5 steps for eight times the batch. Two lines tell what that does from what the rate
-does: one keeps the betas, and one has longer memories from the base on.
+0.95 that is 2.5 steps for eight times the batch. Lines of their own tell what that does from what
+the rate does: with the betas kept, with longer memories from the base on, and with both.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from completedp.evidence.figures.bowl import Range, planned_octaves
-from completedp.evidence.figures.drawing import AMBER, COLOURS, GREEN, GREY
+from completedp.evidence.figures.drawing import AMBER, COLOURS, GREEN, GREY, VIOLET
 from completedp.evidence.figures.lines import MOVES, STAYS, Line, SweepSize, all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import Sweep
-from completedp.theory.roles import Role
-from completedp.theory.rules import Rules, Shift
+from completedp.theory.rules import Rules
 
 _RULE = Line(
     name="square-root rule",
@@ -34,12 +35,7 @@ _BETAS_KEPT = Line(
     name="square-root rule, betas kept",
     colour=GREEN,
     grows=("batch",),
-    rules=Rules(
-        shifts=tuple(
-            Shift(role=str(role), hyperparameter="one_minus_beta", axis="batch", by=-1.0)
-            for role in Role
-        )
-    ),
+    rules=Rules(beta_rule="keep"),
 )
 _LONGER = Line(
     name="square-root rule, longer memory",
@@ -47,6 +43,13 @@ _LONGER = Line(
     grows=("batch",),
     expects=STAYS,
     values=(("beta1", 0.95), ("beta2", 0.99)),
+)
+_LONGER_KEPT = replace(
+    _LONGER,
+    name="square-root rule, longer memory, betas kept",
+    colour=VIOLET,
+    expects=None,
+    rules=Rules(beta_rule="keep"),
 )
 
 FIGURE = Sweep(
@@ -74,7 +77,7 @@ FIGURE = Sweep(
             setting=setting("gpu", width=128, depth=4, sequences=8, steps=8192),
             over=Range(octaves=planned_octaves(-2, 2), seeds=5, first=2),
             factors=(1, 2, 4, 8),
-            lines=(_RULE, _NONE, _BETAS_KEPT, _LONGER),
+            lines=(_RULE, _NONE, _BETAS_KEPT, _LONGER, _LONGER_KEPT),
         ),
         "paper": SweepSize(
             setting=PAPER,

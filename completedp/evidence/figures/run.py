@@ -79,13 +79,14 @@ def run_figure(
                     quiet=quiet,
                     folder=out,
                 )
+                digest = lab.digest
                 found = figure.run(size, lab)
         else:
-            found = figure.run(size, None)
+            digest, found = None, figure.run(size, None)
         seconds = _seconds(out / f"{name}.json", size, watch.seconds)
         device = choose_device((options or WorkerConfig()).device if trains else "cpu")
         # A trial that diverged is a measurement, too, and has no number.
-        written = plain(_written(figure, size, found, seconds, data, model, device))
+        written = plain(_written(figure, size, found, seconds, data, digest, model, device))
         write_text_atomically(out / f"{name}.json", json_text(written))
         write_text_atomically(out / f"{name}.svg", found.svg)
         packed = json.dumps(plain(found.raw), allow_nan=False, separators=(",", ":")).encode()
@@ -111,6 +112,7 @@ def _written(
     found: Found,
     seconds: float,
     data: str | None,
+    digest: str | None,
     model: str | None,
     device: torch.device,
 ) -> dict[str, Any]:
@@ -121,6 +123,7 @@ def _written(
         "paper": figure.paper,
         "size": size,
         "data": "stdlib" if data is None else Path(data).name,
+        "digest": digest,
         "model": model or "reference",
         "setting": setting_of(figure, size),
         "findings": [vars(finding) for finding in found.findings],

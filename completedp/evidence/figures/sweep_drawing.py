@@ -23,7 +23,7 @@ from completedp.evidence.figures.lines import Curve, Line, Row, SweepSize, words
 if TYPE_CHECKING:
     from completedp.evidence.figures.sweeps import Sweep
 
-_MOST_NAMED_INSIDE = 4
+_MOST_NAMED_INSIDE = 3
 """Lines whose names leave room for their drifts; more are named below the panels."""
 
 
