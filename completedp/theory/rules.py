@@ -182,6 +182,8 @@ class Rules:
             and self.parameterisation != "sp"
         ):
             cell = replace(cell, width=-1.0)
+        if hyperparameter in _MEMORIES and self.beta_rule == "keep":
+            cell = Exponents()
         return cell
 
     def _resolve(self, cell: Exponents, role: str, hyperparameter: str) -> dict[str, float]:
@@ -191,8 +193,6 @@ class Rules:
             "batch": cell.batch,
             "tokens": cell.tokens + self.token_exponent * cell.tokens_h,
         }
-        if hyperparameter in _MEMORIES and self.beta_rule == "keep":
-            resolved = dict.fromkeys(AXES, 0.0)
         for shift in self.shifts:
             if (shift.role, shift.hyperparameter) == (role, hyperparameter):
                 resolved[shift.axis] += shift.by
