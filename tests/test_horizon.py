@@ -32,6 +32,7 @@ from completedp.evidence.horizon_result import HorizonResult
 from completedp.lm.reference import meta_model
 from completedp.lm.transformer import ModelConfig
 from completedp.studies import worker
+from completedp.studies.cells import read_sites
 from completedp.studies.run import start
 from completedp.studies.store import Store, TrialRow
 from completedp.theory.horizon import critical_batch
@@ -102,6 +103,8 @@ def test_a_bent_line_has_an_error_that_seeds_do_not_see() -> None:
     assert fit.exponent == pytest.approx(0.0, abs=1e-9)  # the ends are level
     left = places - places.mean()
     assert fit.error == pytest.approx(math.sqrt((left**2).sum() / 8))
+    assert fit.freedom == 1  # of three points on a line of two numbers, however many the seeds
+    assert fit_exponent(TOKENS, sizes(0.25, noise=0.4), ()).freedom in (1, 9)
 
 
 def test_a_flat_bowl_says_that_exponents_are_alike() -> None:
@@ -218,19 +221,21 @@ def test_a_critical_batch_is_kept_where_it_is_known(
 @given(
     factor=st.sampled_from([4, 16]),
     octave=st.floats(-6, 3),
+    best=st.floats(-2, 2),
     growth=st.sampled_from([None, 0.5]),
 )
 def test_a_rate_is_reached_as_a_plan_would(
-    factor: int, octave: float, growth: float | None
+    factor: int, octave: float, best: float, growth: float | None
 ) -> None:
-    """Every tensor has the base's rate times 2^octave, and the exponent's betas, eps and decay.
+    """Every tensor has the base's rate times 2^octave, and the betas, eps and decay of the exponent
+    that takes the base's best rate there.
 
     The share of the batch is the batch rule's.
     """
     recipe, what = make_recipe(weight_decay=0.1), TOKENS if growth is None else BOTH
     grid = HorizonGrid(batch_growth=growth, factors=(1, factor))
     scale = horizon._scales(grid, recipe, what)[factor]
-    exponent, left = horizon._reached(what, factor, octave)
+    exponent, left = horizon._reached(what, factor, octave, best)
     carried = recipe.with_rules(token_exponent=exponent)
     model = meta_model(ModelConfig(vocab=257, width=16, depth=1, head_dim=8))
     there = plan(model, carried.with_values(lr=recipe.values.lr * 2**left), scale)
@@ -240,8 +245,8 @@ def test_a_rate_is_reached_as_a_plan_would(
         assert tensor.lr == pytest.approx(own.lr * 2**octave * share)
         assert (tensor.beta1, tensor.beta2, tensor.eps) == (its.beta1, its.beta2, its.eps)
         assert tensor.weight_decay == its.weight_decay
-        if -octave / math.log2(factor) == exponent:  # no rate is left: it is the plan itself
-            assert tensor.lr == pytest.approx(its.lr)
+        if (best - octave) / math.log2(factor) == exponent:  # the plan itself, from the best rate
+            assert tensor.lr == pytest.approx(its.lr * 2**best)
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +299,27 @@ def test_a_fit_from_end_to_end(data: str, tmp_path: Path) -> None:
     verdict = json.loads((tmp_path / "fit/verdict.json").read_text())
     assert verdict == json.loads(json.dumps(found.to_dict()))
     assert (tmp_path / "fit/horizon.svg").read_text().startswith("<svg")
+
+
+def test_longer_horizons_start_from_the_base_s_best_rate(data: str, tmp_path: Path) -> None:
+    """Where the base is best away from the recipe's rate, exponents at a longer one are from there:
+    the trial that an exponent of 1/2 would give has the rules of 1/2."""
+    recipe = make_recipe().with_values(lr=make_recipe().values.lr / 2**4)  # too low by far
+    octaves = (0.0, 2.0, 4.0, 6.0)
+    found = fitted(data, tmp_path / "fit.json", recipe=recipe, octaves=octaves, factors=(1, 4))
+    with Store(str(tmp_path / "fit/horizon.db"), create=False) as store:
+        study = store.study("horizon")
+        noted = study.get_note("base's best rate")
+        sites = read_sites(study)
+    assert noted is not None
+    best = found.tokens.optima[0].octaves or found.tokens.optima[0].lowest
+    assert best is not None
+    assert noted["octaves"] == pytest.approx(best[0], abs=1e-3)
+    assert noted["octaves"] > 1
+    used = {site.rules.token_exponent for site in sites if site.scale.tokens > recipe.base.tokens}
+    tried = found.tokens.sizes[1].octaves
+    expected = {min(1.0, max(0.0, (noted["octaves"] - octave) / 2)) for octave in tried}
+    assert sorted(used) == pytest.approx(sorted(expected))
 
 
 def test_a_fit_goes_on_where_it_stopped(

@@ -201,6 +201,14 @@ def test_a_batch_that_outgrows_its_tokens_is_doubted(
     assert all(f"batch grows x{batch:g} and the tokens x{tokens:g}" in line for line in lines)
 
 
+@pytest.mark.parametrize(("batch", "doubted"), [(8.0, False), (16.0, True)])
+def test_kept_betas_are_doubted_beyond_what_was_tried(batch: float, doubted: bool) -> None:
+    """A batch at which kept betas trained well is not doubted, and a larger one is."""
+    lines = list(few_steps(Ratios(batch=batch), betas_kept=True))
+    assert len(lines) == doubted
+    assert all("not tried" in line and "keep" not in line for line in lines)
+
+
 def test_a_decay_that_does_nothing_is_said() -> None:
     """If every matrix forgets more slowly than the threshold; none decaying is a choice."""
     (line,) = idle_decay([LONGEST_TAU + 1.0, 400.0, math.inf])

@@ -67,6 +67,8 @@ class Cost:
     """None where its learning rate is outside those tried."""
     cost: float | None
     error: float | None
+    freedom: int
+    """Degrees of freedom of the error: those of the seeds at the base and at the largest size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,8 @@ class Fit:
     error: float | None
     """Standard error, from the seeds or from how far the optima are from a line, whichever is
     larger; None with one seed."""
+    freedom: int
+    """Its degrees of freedom: those of all seeds, or of the line."""
     costs: list[Cost]
     close: tuple[float, float] | None
     """Exponents from 0 to 1 that cost less than `CLOSE` more than the best of them."""
@@ -115,6 +119,7 @@ class Fit:
             "what": self.what,
             "exponent": self.exponent,
             "error": self.error,
+            "freedom": self.freedom,
             "close": None if self.close is None else list(self.close),
             "costs": [dict(vars(cost)) for cost in self.costs],
             "sizes": [
@@ -135,16 +140,21 @@ class Fit:
         }
 
 
-def reached(factor: float, octave: float) -> tuple[float, float]:
-    """The token exponent that gives a learning rate at a horizon, and the octaves it cannot give.
+def reached(factor: float, octave: float, best: float = 0.0) -> tuple[float, float]:
+    """The token exponent that gives a learning rate at a horizon, and the octaves that are left.
+
+    The exponent is the one that takes the base's `best` rate there, as far as one from 0 to 1 does;
+    what it does not give of the octave, the best rate's own octaves included, is moved alone.
 
     >>> reached(4.0, -1.0), reached(4.0, -3.0), reached(1.0, -1.0)
     ((0.5, 0.0), (1.0, -1.0), (0.5, -1.0))
+    >>> reached(4.0, 0.0, best=1.0)
+    (0.5, 1.0)
     """
     doublings = math.log2(factor)
     if not doublings:
         return 0.5, octave
-    exponent = min(1.0, max(0.0, -octave / doublings))
+    exponent = min(1.0, max(0.0, (best - octave) / doublings))
     return exponent, octave + exponent * doublings
 
 
@@ -158,8 +168,10 @@ def fit_exponent(what: str, sizes: Sequence[Size], candidates: Sequence[float]) 
     one = sizes[0].losses.shape[1] == 1
     draws = [] if exponent is None or one else list(_draws(what, sizes))
     error = _spread([found for found, _ in draws], sizes)
-    if error is not None:
-        error = max(error, _misfit(sizes))
+    each = sizes[0].losses.shape[1] - 1
+    freedom = each * len(sizes)
+    if error is not None and (misfit := _misfit(sizes)) > error:
+        error, freedom = misfit, len(sizes) - 2
     costs = []
     if exponent is not None:
         for candidate in dict.fromkeys((*candidates, exponent)):
@@ -169,13 +181,16 @@ def fit_exponent(what: str, sizes: Sequence[Size], candidates: Sequence[float]) 
             drawn = [_cost(what, again, candidate, found) for found, again in draws]
             known = [x for x in drawn if x is not None]
             spread = _spread(known, sizes) if cost is not None else None
-            costs.append(Cost(exponent=candidate, loss=loss, cost=cost, error=spread))
+            costs.append(
+                Cost(exponent=candidate, loss=loss, cost=cost, error=spread, freedom=2 * each)
+            )
     return Fit(
         what=what,
         sizes=list(sizes),
         optima=optima,
         exponent=exponent,
         error=error,
+        freedom=freedom,
         costs=costs,
         close=None if exponent is None else _close(what, sizes),
     )

@@ -1,9 +1,10 @@
 """Fit the horizon: the token exponent of the learning-rate rule for one model and its data.
 
 Learning rates are swept at several numbers of tokens, and of tokens a step, in one study of listed
-trials; exponents.py fits the slopes. At a longer horizon a learning rate is reached by the exponent
-that gives it, so that betas, eps and weight decay are what a plan with that exponent would have;
-only where no exponent from 0 to 1 does, the rate alone goes further.
+trials; exponents.py fits the slopes. The base comes first. At a longer horizon a learning rate is
+reached by the exponent that takes the base's best rate there, so that betas, eps and weight decay
+are what a plan with that exponent would have; only where no exponent from 0 to 1 does, the rate
+alone goes further.
 
 Of the batch rule the exponent is reported and not put into the recipe. In the rule's derivation
 runs of different batches are steps of different length along one path, and for that to be so the
@@ -44,7 +45,7 @@ from completedp.studies.objective import runner_of
 from completedp.studies.outlook import Outlook, outlook
 from completedp.studies.run import open_study, start
 from completedp.studies.spec import Site, StudySpec
-from completedp.studies.store import Store
+from completedp.studies.store import Store, Study
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import REFERENCE, MakeModel, Task
@@ -58,6 +59,7 @@ from completedp.training.folder import Result, steps_done
 
 STUDY = "horizon"
 COORDINATES = ("lr/global",)
+_BASE_BEST = "base's best rate"
 _MEASUREMENTS = 128
 """Of the gradient's noise, in the run for it."""
 
@@ -169,6 +171,10 @@ def run_horizon(
     with only_process(folder):
         with Store(_store(folder, store)) as opened:
             study = open_study(opened, STUDY, spec)
+            first = {point: each for point, each in wanted.items() if point.factor == 1}
+            done = listed_losses(study, spec, task, first, options, quiet=quiet)
+            best = _base_best(study, grid, done)
+            wanted = _wanted(grid, spec, task, _curves(grid, recipe), best)
             done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
         result = judge_horizon(grid, recipe, done, folder=folder, noise=noise)
@@ -266,13 +272,32 @@ def _tried(grid: HorizonGrid, what: str, factor: float) -> list[float]:
     return [middle + octave for octave in grid.octaves]
 
 
+def _base_best(study: Study, grid: HorizonGrid, done: Mapping[Point, float]) -> float:
+    """The base's best rate, in octaves from the recipe's; the lowest where it is not bracketed.
+
+    Noted when it is first found: with more seeds, or octaves, it may be a little another, and what
+    was trained from it is not to be trained again.
+    """
+    note = study.get_note(_BASE_BEST)
+    if note is None:
+        optimum = _size(grid, done, TOKENS, 1).optimum
+        found = optimum.octaves or optimum.lowest or (0.0,)
+        note = {"octaves": round(found[0], 3)}
+        study.set_note(_BASE_BEST, note)
+    best = note.get("octaves")
+    if not isinstance(best, int | float):
+        raise study.damaged(f"its note {_BASE_BEST!r}")
+    return float(best)
+
+
 def _wanted(
     grid: HorizonGrid,
     spec: StudySpec,
     task: Task,
     curves: Mapping[str, Mapping[float, Scale]],
+    best: float = 0.0,
 ) -> dict[Point, Wanted]:
-    """Every point as a trial; what cannot be trained is said here.
+    """Every point as a trial, from the base's best rate; what cannot be trained is said here.
 
     Its octaves are what is left for the learning rate alone, after the rules.
     """
@@ -281,7 +306,7 @@ def _wanted(
         for factor, scale in scales.items():
             task.data.examples(scale.batch)
             for octave in _tried(grid, what, factor):
-                exponent, left = _reached(what, factor, octave)
+                exponent, left = _reached(what, factor, octave, best)
                 rules = replace(spec.recipe.rules, token_exponent=exponent)
                 site = Site(scale=scale, rules=rules)
                 plan_of(spec, task, Wanted(site=site, octaves=(left,), seed=0))
@@ -291,11 +316,11 @@ def _wanted(
     return found
 
 
-def _reached(what: str, factor: float, octave: float) -> tuple[float, float]:
-    """The token exponent that gives a learning rate, and the octaves that it cannot give."""
+def _reached(what: str, factor: float, octave: float, best: float) -> tuple[float, float]:
+    """The token exponent that gives a learning rate, and the octaves that are left."""
     if what == BATCH:
         return 0.5, octave - 0.5 * math.log2(factor)
-    return reached(factor, octave)
+    return reached(factor, octave, best)
 
 
 def _size(grid: HorizonGrid, done: Mapping[Point, float], what: str, factor: float) -> Size:

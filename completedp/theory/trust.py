@@ -33,7 +33,10 @@ rate, x4 cost 0.6 nats from a base of 1,024 steps (docs/transfer.md); from one o
 cost nothing, and x8 0.1, which are the betas' doing (docs/results.md, lr-batch)."""
 LEAST_MEMORY = 10
 """Steps that second moments average over, 1/(1 - beta2). The batch rule is that of a limit in which
-these are many. The shortest that was seen to train well, on the default recipe's ladder, is 13."""
+these are many. Of one base 5 cost nothing and 2.5 cost 0.1 nats; of another 12.5 cost as much
+(docs/results.md, lr-batch). So this is no edge, only where to look."""
+MOST_BATCH_TRIED = 8
+"""How much more the batch grew than the tokens where its betas were kept: that cost nothing."""
 MOST_SHRUNK = 16
 """Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
 """
@@ -60,7 +63,7 @@ def doubts(
     yield from small_base(recipe.base, ratios, recorded or tokens_per_parameter)
     yield from unchecked(recipe, ratios)
     yield from few_tokens(target, ratios)
-    yield from few_steps(ratios)
+    yield from few_steps(ratios, betas_kept=recipe.rules.beta_rule == "keep")
     yield from short_memory(memories, ratios)
     yield from idle_decay(taus)
 
@@ -116,13 +119,21 @@ def few_tokens(target: Scale, ratios: Ratios) -> Iterator[str]:
         )
 
 
-def few_steps(ratios: Ratios) -> Iterator[str]:
+def few_steps(ratios: Ratios, *, betas_kept: bool = False) -> Iterator[str]:
     """Where the batch grows by so much more than the tokens that its rule breaks."""
-    if ratios.batch / ratios.tokens > MOST_BATCH_FOR_TOKENS * _SAME and ratios.batch > _SAME:
+    most = MOST_BATCH_TRIED if betas_kept else MOST_BATCH_FOR_TOKENS
+    if ratios.batch <= _SAME or ratios.batch / ratios.tokens <= most * _SAME:
+        return
+    grows = f"the batch grows x{ratios.batch:.3g} and the tokens x{ratios.tokens:.3g}: beyond "
+    if betas_kept:
         yield (
-            f"the batch grows x{ratios.batch:.3g} and the tokens x{ratios.tokens:.3g}: beyond "
-            f"x{MOST_BATCH_FOR_TOKENS} of the tokens' growth the batch rule broke at the base's "
-            "best learning rate (x4 cost 0.6 nats from 1,024 steps, x8 0.1 from 8,192 and, with "
+            f"{grows}x{most} of the tokens' growth kept betas were not tried; grow both, or tune "
+            "at a larger batch"
+        )
+    else:
+        yield (
+            f"{grows}x{most} of the tokens' growth the batch rule broke at the base's best "
+            "learning rate (x4 cost 0.6 nats from 1,024 steps, x8 0.1 from 8,192 and, with "
             'beta_rule="keep", nothing there); grow both, or tune at a larger batch'
         )
 
@@ -134,8 +145,8 @@ def short_memory(memories: Iterable[tuple[float, float]], ratios: Ratios) -> Ite
         yield (
             f"beta2 falls to {1 - 1 / min(shortened):.3g} for the batch's x{ratios.batch:.3g} over "
             f"the tokens' x{ratios.tokens:.3g}: second moments then average over "
-            f"{min(shortened):.2g} steps, and the batch rule is for {LEAST_MEMORY} or more; take a "
-            'smaller batch or more tokens, or set beta_rule="keep"'
+            f"{min(shortened):.2g} steps, and the batch rule is that of many (2.5 cost 0.1 nats); "
+            'take a smaller batch or more tokens, or set beta_rule="keep"'
         )
 
 

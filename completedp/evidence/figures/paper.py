@@ -63,7 +63,8 @@ PLACES = (
     ),
     Place(
         "Figure 7",
-        "Of all stepwise schedules the best of a short run never begins the best of a longer one",
+        "Of all stepwise schedules over five horizons the best of a shorter one never begins the "
+        "best of a longer",
         ("annealing",),
     ),
     Place(

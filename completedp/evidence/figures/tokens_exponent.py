@@ -2,9 +2,9 @@
 
 The paper has 1/2. Here the best learning rate is measured at several lengths of training, for
 models of several sizes, and the power is fitted with its uncertainty (exponents.py). A learning
-rate at a longer horizon is reached by the exponent that gives it, so that betas, eps and decay are
-those of a plan with that exponent. What 1/2 costs at the longest is told besides, as a bowl is flat
-at its bottom.
+rate at a longer horizon is reached by the exponent that takes the base's best rate there, so that
+betas, eps and decay are those of a plan with that exponent. What 1/2 costs at the longest is told
+besides, as a bowl is flat at its bottom.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from completedp.evidence.exponents import CANDIDATES, MIDDLE, Fit, Size, fit_exponent, reached
-from completedp.evidence.figures.bowl import Losses, Range, next_points, planned_octaves
+from completedp.evidence.figures.bowl import Losses, Range, bottom, next_points, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREY, canvas, factors_axis, finish, shades
 from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
 from completedp.evidence.figures.settings import PAPER, setting
@@ -77,11 +77,15 @@ class TokensExponent:
         at = self.sizes[size]
         task = lab.task(at.setting)
         study = lab.listed("horizons", task, lab.recipe(task, at.setting), ["lr/global"])
-        curves = {
-            (index, factor): _curve(study, at.scale(model, factor), factor, at.over)
-            for index, model in enumerate(at.models)
-            for factor in sorted(at.factors, reverse=True)
-        }
+        curves: dict[tuple[int, int], Losses] = {}
+        for index, model in enumerate(at.models):
+            base, *longer = sorted(at.factors)
+            curves[index, base] = _curve(study, at.scale(model, base), base, at.over)
+            found = bottom(curves[index, base], at.over).octaves
+            best = 0.0 if found is None else found[0]
+            for factor in reversed(longer):
+                scale = at.scale(model, factor)
+                curves[index, factor] = _curve(study, scale, factor, at.over, best)
         return self.judge(at, curves)
 
     def judge(self, at: ExponentSize, curves: Mapping[tuple[int, int], Losses]) -> Found:
@@ -94,12 +98,11 @@ class TokensExponent:
             )
             for index in range(len(at.models))
         ]
-        times = student(len(at.factors) * (at.over.seeds - 1))
         findings: list[Finding] = []
         for model, fit in zip(at.models, fits, strict=True):
-            findings += _findings(_name(at, model), fit, times)
+            findings += _findings(_name(at, model), fit)
         if len(fits) > 1:
-            findings.append(_agreement(fits[0], fits[-1], times))
+            findings.append(_agreement(fits[0], fits[-1]))
         rows = [
             {"model": _name(at, model), **fit.to_dict()}
             for model, fit in zip(at.models, fits, strict=True)
@@ -118,14 +121,14 @@ class TokensExponent:
         )
 
 
-def _curve(study: ListedStudy, scale: Scale, factor: int, over: Range) -> Losses:
+def _curve(study: ListedStudy, scale: Scale, factor: int, over: Range, best: float = 0.0) -> Losses:
     """A bowl at one length of training, begun where the learning rate may be best."""
-    begun = over.moved(-MIDDLE * math.log2(factor))
+    begun = over.moved(best - MIDDLE * math.log2(factor))
     losses: dict[float, dict[int, float]] = {}
     while points := next_points(losses, begun):
         wanted = {}
         for octave, seed in points:
-            exponent, left = reached(factor, octave)
+            exponent, left = reached(factor, octave, best)
             site = Site(scale=scale, rules=Rules(token_exponent=exponent))
             wanted[octave, seed] = Wanted(site=site, octaves=(left,), seed=seed)
         for (octave, seed), ended in study.trained(wanted).items():
@@ -145,8 +148,10 @@ def _name(at: ExponentSize, model: Ratios) -> str:
     return f"width {scale.width}, depth {scale.depth}"
 
 
-def _findings(name: str, fit: Fit, times: float) -> list[Finding]:
-    value, half = fit.exponent, None if fit.error is None else times * fit.error
+def _findings(name: str, fit: Fit) -> list[Finding]:
+    value, half = fit.exponent, None
+    if fit.error is not None:
+        half = student(fit.freedom) * fit.error
     interval = None if value is None or half is None else (value - half, value + half)
     found = [
         judged(
@@ -159,20 +164,23 @@ def _findings(name: str, fit: Fit, times: float) -> list[Finding]:
     ]
     cost = next((each for each in fit.costs if each.exponent == PRINTED), None)
     lost = None if cost is None else cost.cost
-    sure = None if cost is None or cost.error is None else times * cost.error
+    sure = None
+    if cost is not None and cost.error is not None:
+        sure = student(cost.freedom) * cost.error
     around = None if lost is None or sure is None else (lost - sure, lost + sure)
     claim = f"{name}: at x{fit.largest.factor:g} tokens 1/2 costs at most {ALLOWED:g} nats"
     found.append(judged(claim, lost, around, unit="nats", at_most=ALLOWED))
     return found
 
 
-def _agreement(one: Fit, other: Fit, times: float) -> Finding:
+def _agreement(one: Fit, other: Fit) -> Finding:
     """Whether the smallest and the largest model have one exponent."""
     change = interval = None
     if one.exponent is not None and other.exponent is not None:
         change = other.exponent - one.exponent
         if one.error is not None and other.error is not None:
-            half = times * math.hypot(one.error, other.error)
+            sure = student(min(one.freedom, other.freedom))
+            half = sure * math.hypot(one.error, other.error)
             interval = (change - half, change + half)
     claim = f"the largest model's exponent is the smallest's within {2 * NEAR:g}"
     return judged(claim, change, interval, at_least=-2 * NEAR, at_most=2 * NEAR)
