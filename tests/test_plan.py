@@ -644,7 +644,8 @@ def test_folded_and_left_out_values_are_explained() -> None:
     model, recipe = make_model(64, 4, "meta"), make_recipe(no_decay=("hidden_weight",))
     found = plan(model, recipe, scale(depth=4), multipliers="fold")
     text = found.explain("blocks.0.attn.out.weight")
-    assert text.count("folded multiplier") == 4
+    assert text.count("(folded multiplier)") == 4
+    assert "against the base lr x0.25 (for folded multiplier), " in text
     assert "in its other values" in text
     assert "(0 at base, its role being left out)" in text
 

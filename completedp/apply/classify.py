@@ -265,9 +265,12 @@ class Evidence:
         """Of two or three linear layers in a branch, what reads and what writes the stream.
 
         Square ones may do either, and which of a gated feed-forward's two inputs is the gate no
-        shape tells.
+        shape tells. Outside the blocks a convolution that makes the stream embeds patches.
         """
         width, branch = self._structure.width, self._structure.branch(place)
+        if place.layer is None and width is not None and len(place.shape) > 2:
+            channels = [getattr(place.owner, f"{side}_channels", None) for side in ("in", "out")]
+            return "embedding" if channels[1] == width != channels[0] else None
         own = fans(place.owner) if place.layer and place.key == "weight" else None
         if own is None or own[0] == own[1] or width is None or branch is None:
             return None

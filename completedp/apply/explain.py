@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from completedp.apply.multipliers import FOLDED
 from completedp.apply.tensors import PlanNumbers, TensorPlan
 from completedp.theory.optimizers import DEFAULT
 from completedp.theory.rules import AXES
@@ -54,14 +55,16 @@ def _answer(tensor: TensorPlan) -> str:
 
 
 def _moved(name: str, tensor: TensorPlan) -> str:
-    """By how much a value is another than at the base, and by which axes' rules."""
+    """By how much a value is another than at the base, and why: axes, and what is folded in."""
     if name not in tensor.values:
         return ""
     value = tensor.values[name]
-    axes = [axis for axis in AXES if any(term.split()[0] == axis for term, _ in value.trace)]
+    terms = [term for term, _ in value.trace]
+    why = [axis for axis in AXES if any(term.split()[0] == axis for term in terms)]
+    why += [FOLDED] * (FOLDED in terms)
     if value.target == value.base or not value.base:
         return ""
-    by = f" (for {', '.join(axes)})" if axes else ""
+    by = f" (for {', '.join(why)})" if why else ""
     return f"{name} x{value.target / value.base:.3g}{by}"
 
 

@@ -37,6 +37,8 @@ from completedp.theory.value import Value
 
 Wanted = Literal["auto", "buffer", "fold", "hook"]
 OUTPUT = "output"
+FOLDED = "folded multiplier"
+"""What a value's trace calls it."""
 _BUFFERS = {
     "attn": "residual_multipliers",
     "mlp": "residual_multipliers",
@@ -179,7 +181,7 @@ def folded(
     `decay_follows` where decay is a multiple of lr; elsewhere it is a part of the weight each step,
     whatever the weight's size.
     """
-    factor, label = values["multiplier"].target, "folded multiplier"
+    factor, label = values["multiplier"].target, FOLDED
     new = dict(values)
     for knob in optimizer.knobs:
         value = values[knob.name]

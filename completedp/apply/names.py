@@ -19,10 +19,12 @@ _BRANCHES = (
     (r".*(?:mlp|ffn|feed_?forward|moe|expert).*|ff", "mlp"),
 )
 _OUTSIDE_BLOCKS = (
-    (r"wte|embed|embed_(?:in|tokens)|embeddings?|(?:tok|word|token)_?emb\w*", "embedding"),
+    (r"wte|embed|embed_(?:in|tokens)|embeddings?|(?:tok|word|token|patch)_?emb\w*", "embedding"),
     (r"wpe|pos\w*_?emb\w*|position\w*|embed_positions", "position"),
+    (r"(?:cls|class|mask|dist|distillation|reg|register|storage)_tokens?", "position"),  # of images
     (r"norm(?:_f)?|ln_f|(?:final|output|out)_?(?:layer_?)?norm", "output_norm"),
     (r"lm_head|head|output|output_layer|w_out|embed_out|unembed(?:ding)?", "unembedding"),
+    (r"classifier|score", "unembedding"),
 )
 _NORMS = (
     (r"(?:q|query)_?(?:layer_?)?norm|ln_q", "q_norm"),
@@ -31,9 +33,10 @@ _NORMS = (
     (r"post_(?:self_attn|attn)_?(?:layer_?)?norm|(?:attn|attention)_post_norm", "attn_post_norm"),
     (r"post_(?:feedforward|ffn|mlp)_?(?:layer_?)?norm|(?:mlp|ffn)_post_norm", "mlp_post_norm"),
     (r"(?:pre_)?(?:mlp|ffn|feed_?forward)_?(?:layer_?)?norm", "mlp_norm"),
-    (r"ln_?2|norm_?2|ln_mlp|final_layer_?norm", "mlp_norm"),
+    (r"ln_?2|norm_?2|ln_mlp|final_layer_?norm|layer_?norm_after", "mlp_norm"),
     (r"input_layer_?norm|(?:(?:self_)?attn|attention)_(?:layer_?)?norm", "attn_norm"),
     (r"ln_?1|norm_?1|ln_attn|pre_(?:attn|attention)_?(?:layer_?)?norm", "attn_norm"),
+    (r"layer_?norm_before", "attn_norm"),
 )
 _MATRICES = {
     "attn": (
@@ -48,10 +51,13 @@ _MATRICES = {
         (r"router|shared_expert_gate|wg", "router"),
         (r"gate|gate_proj|w_?gate", "mlp_gate"),
         (
-            r"up|fc1|fc_in|c_fc|dense_h_to_4h|w_?up|wi|w3|w12|(?:up|gate_up)_proj|linear_fc1",
+            r"up|fc1|fc_in|c_fc|dense_h_to_4h|w_?up|wi|w3|w12|(?:up|gate_up)_proj|linear(?:_fc)?1",
             "mlp_in",
         ),
-        (r"down|fc2|fc_out|dense_4h_to_h|w_?down|wo|w2|(?:down|c)_proj|linear_fc2", "mlp_out"),
+        (
+            r"down|fc2|fc_out|dense_4h_to_h|w_?down|wo|w2|(?:down|c)_proj|linear(?:_fc)?2",
+            "mlp_out",
+        ),
     ),
 }
 

@@ -42,9 +42,9 @@ from completedp.common.errors import CompletedpError, short
 from completedp.common.surface import override
 from completedp.theory.roles import BRANCHES, is_bias
 
-MOST_PARAMETERS = 16_000_000
+MOST_PARAMETERS = 64_000_000
 MOST_IN_ALL = 128_000_000
-"""Of a model that is probed, in its blocks and with its vocabulary: beyond, it takes seconds."""
+"""Of a model that is probed, in its blocks and with its vocabulary: beyond, it takes many seconds."""
 _TARGET, _KNOWN = "target", "known"
 _BLOCKS = 3
 """Blocks that are looked at: the first, the last and one between."""
@@ -498,7 +498,15 @@ def _stand_ins(model_map: ModelMap) -> dict[str, Tensor]:
     kinds = {t.name: t for t in model_map}
     values: dict[str, Tensor] = {}
     owners = {id(p): m for m in model.modules() for p in m._parameters.values() if p is not None}
+    drawn: dict[tuple[str, torch.Size], Tensor] = {}
+    starts = [(_prefix(model, block), block) for block in model_map.blocks]
+    prefixes = {id(p): prefix for prefix, block in starts for p in block.parameters()}
     for name, parameter in model.named_parameters():
+        # Blocks are looked at one by one, so all may have the same: memory of one is enough.
+        key = name.removeprefix(prefixes.get(id(parameter), "")), parameter.shape
+        if key in drawn:
+            values[name] = drawn[key]
+            continue
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
         info = kinds.get(canonical_name(name))
         if parameter.ndim > 1:
@@ -507,7 +515,7 @@ def _stand_ins(model_map: ModelMap) -> dict[str, Tensor]:
             value = 1 - (info.offset if info else 0.0) + 0.1 * noise
         else:
             value = 0.1 * noise
-        values[name] = value.requires_grad_()
+        values[name] = drawn[key] = value.requires_grad_()
     for name, buffer in model.named_buffers():
         if not buffer.is_meta:
             own = buffer.detach().cpu().clone()  # a forward pass may write to it

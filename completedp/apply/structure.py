@@ -145,7 +145,10 @@ class Structure:
         """The width of the residual stream: that of the token embedding, or of the blocks' norms
         where there is none, as in a model of images."""
         if self.embedding is not None:
-            return int(next(self.modules[self.embedding].parameters()).shape[-1])
+            first = next(self.modules[self.embedding].parameters())
+            return int(
+                first.shape[-1 if first.dim() < 3 else 0]
+            )  # of patches: [width, channels, ...]
         found = (p for p, _ in self.places() if names.outside_blocks(p.word) == "embedding")
         named = next((place.shape[-1] for place in found if place.layer is None), None)
         normed = {

@@ -13,7 +13,6 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -135,12 +134,11 @@ def _fitting(plan: PlanNumbers, console: Console) -> tuple[_Layout, Table]:
 
 
 def _folded(tensors: list[TensorPlan]) -> list[list[TensorPlan]]:
-    """Runs of layers whose tensors of one type have equal values, in the order of the model."""
-    order: dict[str, int] = {}
+    """Tensors of one type that have equal values, in all layers, in the order of the model."""
+    by_type: dict[str, dict[tuple[object, ...], list[TensorPlan]]] = {}
     for tensor in tensors:
-        order.setdefault(tensor.info.type, len(order))
-    placed = sorted(tensors, key=lambda t: (order[t.info.type], t.info.layer or 0))
-    return [list(run) for _, run in groupby(placed, key=lambda t: (t.info.type, _values(t)))]
+        by_type.setdefault(tensor.info.type, {}).setdefault(_values(tensor), []).append(tensor)
+    return [run for of_type in by_type.values() for run in of_type.values()]
 
 
 def _values(tensor: TensorPlan) -> tuple[object, ...]:

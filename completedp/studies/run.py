@@ -20,6 +20,7 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.spec import StudySpec
 from completedp.studies.spent import device_seconds, ladder_time
 from completedp.studies.store import Store, Study
+from completedp.studies.unchanged import check_unchanged
 from completedp.tasks.sources import overrides_from
 from completedp.tasks.task import MakeModel, Task, make_task
 from completedp.theory.evidence import Evidence, Rung, SearchRecord
@@ -199,6 +200,7 @@ def trials_for_best(
     """How many trials `best` trains at each scale, at most."""
     _check_is_search(study, objective)
     check_each_once("rung", rungs)
+    check_unchanged(study, objective)
     base, found, kept = objective.recipe.base, candidates(study, objective), Kept(study)
     most = Counter(trials_to_climb(found, rungs or [base], seeds=seeds, kept=kept))
     if rungs:  # then the winner and the start at the base

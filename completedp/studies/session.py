@@ -110,6 +110,7 @@ def search(
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     objective = Objective(spec, task, options)
     warn_of_base(objective)
+    objective.runner.in_slots(begin.base)  # a loss that cannot be is said before there is a study
     if not quiet:
         left = outlook(searched(spec), store, study).left
         say_estimate(estimate_trials(objective.runner, begin, left))

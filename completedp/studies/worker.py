@@ -28,6 +28,7 @@ from completedp.studies.spent import note_device
 from completedp.studies.stopping import EarlyStop
 from completedp.studies.store import Claim, Study
 from completedp.studies.study import IMPOSSIBLE
+from completedp.studies.unchanged import check_unchanged
 from completedp.theory.scale import Scale
 from completedp.training.devices import device_name
 from completedp.training.trials import Outcome, Stack, Trial
@@ -95,6 +96,7 @@ def work(
     left = study.counts()
     if left["finished"] >= left["budget"]:
         return
+    check_unchanged(study, objective)
     note_device(study, name, device_name(objective.runner.device))
     lease, done = objective.options.lease, Progress()
     waiting: deque[Trial[Claim]] = deque()

@@ -12,7 +12,7 @@ divided: the ratio of one step says little.
 
 Squares are taken in two ways. `noise_scale` is the paper's B_simple, of plain gradients.
 `critical_batch` weighs each entry by lr / (sqrt(v) + eps), which is by how much AdamW moves the
-weight for it. B_simple stands on the assumption that the curvature is the same in all directions,
+weight for it (of a matrix that Muon trains, by lr over the size of its momentum). B_simple stands on the assumption that the curvature is the same in all directions,
 which AdamW's coordinates are meant to be nearer to; and it changes where a factor is moved from a
 tensor into the tensors around it, or where gradients shrink with the width, though the training is
 the same. The weighed one does not.
@@ -21,8 +21,9 @@ the same. The weighed one does not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,8 +78,7 @@ def squares(
         whole = _local(parameter.grad)
         part = torch.zeros_like(whole) if begun is None else _local(begun)
         apart = part / share - (whole - part) / (1.0 - share)
-        correction = 1.0 - group["betas"][1] ** float(state["step"])
-        size = (_local(state["exp_avg_sq"]) / correction).sqrt_().add_(group["eps"])
+        size = _size(state, group)
         rate = float(group["initial_lr"])  # before the schedule, which is 0 now and then
         found = torch.stack(
             [
@@ -91,6 +91,17 @@ def squares(
             found /= ranks
         total = found if total is None else total + found
     return torch.zeros(4) if total is None else total
+
+
+def _size(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    """What an update divides by: of AdamW the root of its second moment, of Muon, whose updates of a
+    matrix are of one size, the root mean square of its momentum."""
+    if "exp_avg_sq" in state:
+        correction = 1.0 - group["betas"][1] ** float(state["step"])
+        return (_local(state["exp_avg_sq"]) / correction).sqrt_().add_(group["eps"])
+    momentum = _local(state["momentum_buffer"])
+    size = momentum.square().mean().sqrt().clamp(min=torch.finfo(momentum.dtype).tiny)
+    return size.expand_as(momentum)
 
 
 class NoiseWindow:
