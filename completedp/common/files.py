@@ -69,6 +69,11 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     return data
 
 
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON that any program reads, all or nothing."""
+    write_text_atomically(path, json_text(data))
+
+
 def write_text_atomically(path: Path, text: str) -> None:
     """Write beside `path`, flush to disk, then rename over it: all or nothing."""
     write_bytes_atomically(path, text.encode("utf-8", errors="replace"))

@@ -13,7 +13,6 @@ exponent is 1/2: another one says that the batch is near its critical size, wher
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import write_text_atomically
+from completedp.common.files import write_json, write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.config import HorizonGrid
 from completedp.evidence.exponents import (
@@ -178,8 +177,7 @@ def run_horizon(
             done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
         result = judge_horizon(grid, recipe, done, folder=folder, noise=noise)
-        text = json.dumps(result.to_dict(), indent=2, allow_nan=False)
-        write_text_atomically(folder / "verdict.json", text + "\n")
+        write_json(folder / "verdict.json", result.to_dict())
         if find_spec("matplotlib") is not None:
             write_text_atomically(folder / "horizon.svg", horizon_svg(result))
         result.recipe.save(out.expanduser())

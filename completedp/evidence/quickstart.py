@@ -9,14 +9,13 @@ store: the same command goes on where it stopped.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from completedp.apply.table import WIDE, render
-from completedp.common.files import write_text_atomically
+from completedp.common.files import write_json
 from completedp.common.process import only_process
 from completedp.evidence.figures.figure import Found
 from completedp.evidence.figures.headline import GLOBAL, MODULE, UNTUNED, Headline, HeadlineSize
@@ -72,7 +71,7 @@ def quickstart(out: Path) -> dict[str, Any]:
         **found.summary,
         "scales": found.numbers["scales"],
     }
-    write_text_atomically(out / "result.json", json.dumps(result, indent=2) + "\n")
+    write_json(out / "result.json", result)
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -11,7 +10,7 @@ from typing import Any
 
 from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError, ModelWarning
-from completedp.common.files import write_text_atomically
+from completedp.common.files import write_json, write_text_atomically
 from completedp.common.progress import Reporter
 from completedp.evidence.check import Check, make_check
 from completedp.evidence.config import CheckSettings
@@ -152,7 +151,7 @@ def judge(name: str, check: Check, measurements: Sequence[Measurement]) -> Check
 
 def write_check(result: CheckResult, folder: Path) -> None:
     """The numbers as JSON and the plot as SVG."""
-    write_text_atomically(folder / f"{result.check}.json", json.dumps(result.to_dict(), indent=2))
+    write_json(folder / f"{result.check}.json", result.to_dict())
     write_text_atomically(folder / f"{result.check}.svg", check_svg(result))
 
 

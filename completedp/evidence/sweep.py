@@ -10,7 +10,6 @@ optimum costs.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import plain, write_text_atomically
+from completedp.common.files import plain, write_json, write_text_atomically
 from completedp.common.process import only_process
 from completedp.common.surface import option
 from completedp.evidence.config import BASE, SweepConfig, SweepGrid
@@ -195,9 +194,7 @@ def run_sweep(
         start = tuple(_start(recipe, name) for name in grid.coordinates)
         done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         result = SweepResult(grid=grid, lines=judge(grid, done), out=folder, start=start)
-        write_text_atomically(
-            folder / "verdict.json", json.dumps(result.to_dict(), indent=2) + "\n"
-        )
+        write_json(folder / "verdict.json", result.to_dict())
         write_text_atomically(folder / "sweep.svg", sweep_svg(grid, result.lines))
     return result
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from completedp.common.digests import digests
 from completedp.common.errors import CompletedpError
-from completedp.common.files import json_text, read_json, write_text_atomically
+from completedp.common.files import read_json, write_json
 
 KNOWN = ".verified.json"
 
@@ -37,7 +37,7 @@ def verify(folder: Path, checksums: Mapping[str, str]) -> None:
         _in_this_process[(folder / name).absolute()] = stamps[name]
     plain = {name: list(stamp) for name, stamp in (known | stamps).items() if name in checksums}
     with suppress(OSError):  # read-only: the price is paid by the next process again
-        write_text_atomically(folder / KNOWN, json_text(plain))
+        write_json(folder / KNOWN, plain)
 
 
 def _now(folder: Path, name: str, checksums: Mapping[str, str]) -> tuple[str, list[int]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
-from completedp.common.files import json_text, parse_json, read_json, write_text_atomically
+from completedp.common.files import parse_json, read_json, write_json
 from completedp.theory.evidence import Evidence
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.optimizers import LR
@@ -223,7 +223,7 @@ class Recipe:
 
     def save(self, path: str | Path) -> None:
         """Write the recipe; an older file survives until the new one is complete."""
-        write_text_atomically(Path(path).expanduser(), json_text(self.to_dict()))
+        write_json(Path(path).expanduser(), self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """What is written to disk."""

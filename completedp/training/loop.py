@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from completedp.apply.optimise import set_learning_rates
 from completedp.common.errors import CompletedpError, DataWarning, ScaleWarning
-from completedp.common.files import json_text, write_text_atomically
+from completedp.common.files import write_json
 from completedp.common.process import Interrupted, answered_signals, only_process
 from completedp.common.progress import Reporter
 from completedp.common.surface import option
@@ -205,8 +205,8 @@ class _Run:
             if ranks.first:
                 self._say_where_it_begins((folder / "config.json").exists())
                 self.recipe.save(folder / "recipe.json")
-                _write_json(folder / "plan.json", self.plan.to_dict())
-                _write_json(folder / "config.json", config.to_dict() | identity)  # says whose
+                write_json(folder / "plan.json", self.plan.to_dict())
+                write_json(folder / "config.json", config.to_dict() | identity)  # says whose
                 self.metrics = Metrics(
                     folder,
                     resume_at=self.step,
@@ -485,7 +485,7 @@ class _Run:
             noise_scale=None if plain is None else plain.batch,
         )
         if self.ranks.first:
-            _write_json(self.folder / "result.json", result.to_dict())
+            write_json(self.folder / "result.json", result.to_dict())
         return result
 
 
@@ -521,7 +521,3 @@ def _other_loss(task: Task, recipe: Recipe, target: Scale) -> Iterator[str]:
     if None not in (tuned, own) and tuned != own:
         there = f"z_loss is {own:g}, and the recipe was tuned with {tuned:g}"
         yield f"{there}: take {option('z_loss')} {tuned:g}"
-
-
-def _write_json(path: Path, data: dict[str, Any]) -> None:
-    write_text_atomically(path, json_text(data))

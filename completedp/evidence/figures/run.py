@@ -19,10 +19,10 @@ import torch
 import completedp
 from completedp.common.errors import CompletedpError
 from completedp.common.files import (
-    json_text,
     plain,
     read_json,
     write_bytes_atomically,
+    write_json,
     write_text_atomically,
 )
 from completedp.common.process import only_process
@@ -87,7 +87,7 @@ def run_figure(
         device = choose_device((options or WorkerConfig()).device if trains else "cpu")
         # A trial that diverged is a measurement, too, and has no number.
         written = plain(_written(figure, size, found, seconds, data, digest, model, device))
-        write_text_atomically(out / f"{name}.json", json_text(written))
+        write_json(out / f"{name}.json", written)
         write_text_atomically(out / f"{name}.svg", found.svg)
         packed = json.dumps(plain(found.raw), allow_nan=False, separators=(",", ":")).encode()
         write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))

@@ -5,7 +5,6 @@ The time so far is written to a file every few seconds; the next part adds to wh
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import read_json, write_text_atomically
+from completedp.common.files import read_json, write_json
 
 EVERY = 5.0
 """Seconds between writes: what a kill may lose."""
@@ -64,7 +63,7 @@ class Stopwatch:
 
     def _note(self) -> None:
         try:
-            write_text_atomically(self._path, json.dumps({"seconds": round(self.seconds, 1)}))
+            write_json(self._path, {"seconds": round(self.seconds, 1)})
         except OSError:  # a full disk is for the work itself to complain of
             return
 
