@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import nn
 
 from completedp.apply.names import canonical_name
 from completedp.apply.structure import unwrapped
+from completedp.common.checks import is_finite
 
 # Numbers, or lists of numbers, in the configs of transformers' families, by what they multiply.
 _FACTORS = (
@@ -79,8 +80,8 @@ def forward_constants(model: nn.Module) -> dict[str, float]:
     for name in _FACTORS:
         value = setting(config, name)
         if isinstance(value, list | tuple):
-            found |= {f"config.{name}.{n}": float(x) for n, x in enumerate(value) if _is_number(x)}
-        elif _is_number(value):
+            found |= {f"config.{name}.{n}": float(x) for n, x in enumerate(value) if is_finite(x)}
+        elif is_finite(value):
             found[f"config.{name}"] = float(value)
     for name, factor in _DERIVED.items():
         try:
@@ -101,7 +102,7 @@ def set_everywhere(model: nn.Module, name: str, value: float) -> None:
     """Set what a config says, with the copies that modules keep of it."""
     setattr(config_of(model), name, value)
     for module in model.modules():
-        if _is_number(module.__dict__.get(name)):
+        if is_finite(module.__dict__.get(name)):
             setattr(module, name, value)
 
 
@@ -113,7 +114,7 @@ def embedding_scales(model: nn.Module) -> dict[str, float]:
         if isinstance(scale, torch.Tensor):
             scale = None if scale.is_meta or scale.numel() != 1 else float(scale)
             scale = scale or getattr(module, "scalar_embed_scale", None)
-        if _is_number(scale) and scale != 1:
+        if is_finite(scale) and scale != 1:
             found[canonical_name(f"{path}.embed_scale")] = float(scale)
     return found
 
@@ -121,7 +122,3 @@ def embedding_scales(model: nn.Module) -> dict[str, float]:
 def _first_int(config: object, attributes: tuple[str, ...]) -> int | None:
     values = (setting(config, name) for name in attributes)
     return next((value for value in values if isinstance(value, int)), None)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

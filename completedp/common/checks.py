@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 from completedp.common.errors import CompletedpError
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Whether it is a number that says anything: no bool, and none that no float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max  # of NaN this does not hold
 
 
 def check_number(
     name: str, value: object, *, low: float = -math.inf, high: float = math.inf
 ) -> None:
     """Raise unless `value` is a finite number from `low` to `high`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and isinstance(value, int) and abs(value) > sys.float_info.max:
-        number = False  # no float holds it
-    if not number or value != value or not low <= value <= high or abs(value) == math.inf:  # type: ignore[operator]
+    if not is_finite(value) or not low <= value <= high:
         if math.isfinite(low) and math.isfinite(high):
             wanted = f"a number from {low:g} to {high:g}"
         elif math.isfinite(low):

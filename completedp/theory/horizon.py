@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from completedp.common.checks import is_finite
 from completedp.theory.recipe import Recipe
 
 CRITICAL_BATCH = "critical_batch"
@@ -11,9 +12,7 @@ CRITICAL_BATCH = "critical_batch"
 def critical_batch(recipe: Recipe) -> float | None:
     """The critical batch that a recipe records, in tokens; None where it records none."""
     found = recipe.provenance.get(CRITICAL_BATCH)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not found > 0:
-        return None
-    return float(found)
+    return float(found) if is_finite(found) and found > 0 else None
 
 
 def is_batch_known(batch: float | None, error: float | None) -> bool:

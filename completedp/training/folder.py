@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import sys
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from completedp.common.checks import is_finite
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json
 from completedp.common.surface import option
@@ -109,14 +108,14 @@ def check_extra(checkpoint: Path, extra: dict[str, Any]) -> None:
     """Raise unless what went along with a checkpoint is what `_Run` puts there."""
     noise: Any = extra.get("noise", [])
     good = (
-        _is_number(extra.get("seconds", 0.0))
+        is_finite(extra.get("seconds", 0.0))
         and all(
-            extra.get(key) is None or _is_number(extra[key])
+            extra.get(key) is None or is_finite(extra[key])
             for key in ("first_loss", "last_finite_loss")
         )
         and isinstance(noise, list)
         and all(isinstance(row, list) and len(row) == 4 for row in noise)
-        and all(_is_number(x) and math.isfinite(x) for row in noise for x in row)
+        and all(is_finite(x) for row in noise for x in row)
     )
     if not good:
         raise CompletedpError(
@@ -135,23 +134,12 @@ def read_result(path: Path) -> Result:
         kind = "" if name not in known else str(known[name].type)
         absent = value is None and "None" in kind
         whole = "int" not in kind or isinstance(value, int)
-        good = good and (name == "status" or absent or (_is_finite(value) and whole))
+        good = good and (name == "status" or absent or (is_finite(value) and whole))
     if not good:
         raise CompletedpError(
             f"{str(path)!r} is not a run's result: remove it, and the same command makes it again"
         )
     return Result(**saved)
-
-
-def _is_finite(value: Any) -> bool:
-    return _is_number(value) and math.isfinite(value)
-
-
-def _is_number(value: Any) -> bool:
-    """Of JSON; a whole number that no float holds is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 def recipe_digest(recipe: Recipe) -> str:

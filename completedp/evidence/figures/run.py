@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import math
 import platform
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 import completedp
+from completedp.common.checks import is_finite
 from completedp.common.errors import CompletedpError
 from completedp.common.files import (
     plain,
@@ -146,6 +146,6 @@ def _seconds(path: Path, size: str, now: float) -> float:
     if path.exists():
         before = read_json(path, "figure")
         known = before.get("seconds") if before.get("size") == size else None
-        if isinstance(known, int | float) and math.isfinite(known):
+        if is_finite(known):
             return max(float(known), now)
     return now

@@ -5,12 +5,12 @@ The time so far is written to a file every few seconds; the next part adds to wh
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from pathlib import Path
 from types import TracebackType
 
+from completedp.common.checks import is_finite
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, write_json
 
@@ -76,5 +76,4 @@ def _seconds_in(path: Path) -> float:
         found = read_json(path, "note of the seconds")["seconds"]
     except (CompletedpError, KeyError):
         return 0.0
-    is_number = isinstance(found, int | float) and math.isfinite(found) and found >= 0
-    return float(found) if is_number else 0.0
+    return float(found) if is_finite(found) and found >= 0 else 0.0

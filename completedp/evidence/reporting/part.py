@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from completedp.common.checks import is_finite
 from completedp.evidence.report import Report
 from completedp.theory.evidence import Standing
 
@@ -116,8 +117,7 @@ def drawn(report: Report, path: Path, words: str) -> None:
 
 def number(value: Any) -> float | None:
     """A finite number, or None for anything else."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    return float(value) if is_finite(value) else None
 
 
 def shown_loss(standing: Standing | None) -> str:
