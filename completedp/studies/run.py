@@ -23,7 +23,7 @@ from completedp.studies.store import Store, Study
 from completedp.studies.unchanged import check_unchanged
 from completedp.tasks.sources import overrides_from
 from completedp.tasks.task import MakeModel, Task, make_task
-from completedp.theory.evidence import Evidence, Rung, SearchRecord
+from completedp.theory.evidence import Evidence, Rung, SearchRecord, shown_loss
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios, Scale
 from completedp.theory.timescale import base_timescales, matrix_range
@@ -116,7 +116,7 @@ class Best:
         for rung in self.rungs:
             seeds = len(rung.standings[0].losses)
             out.append(f"{rung.scale}, {seeds} fresh seed{'s' * (seeds > 1)}:")
-            out += [f"    {s.candidate:<19} {_shown(s.mean, s.error)}" for s in rung.standings]
+            out += [f"    {s.candidate:<19} {s}" for s in rung.standings]
         out.append(gain_over_start(self.rungs[-1], self.chosen))
         if len(self.rungs) == 1:
             out.append(
@@ -137,14 +137,7 @@ def gain_over_start(rung: Rung, chosen: str) -> str:
     spread = math.hypot(start.error, best.error)
     sure = ", which is within the noise" if gain <= 2 * spread < math.inf else ""
     sure = sure if math.isfinite(spread) else ", on one seed alone"
-    return f"{chosen} beats the start by {_shown(gain, spread)}{sure}"
-
-
-def _shown(value: float, error: float) -> str:
-    """A loss with its error, which one seed does not give."""
-    if not math.isfinite(value):
-        return "diverged"
-    return f"{value:.4f} +- {error:.4f}" if math.isfinite(error) else f"{value:.4f}"
+    return f"{chosen} beats the start by {shown_loss(gain, spread)}{sure}"
 
 
 def _check_is_search(study: Study, objective: Objective) -> None:

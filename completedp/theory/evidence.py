@@ -47,6 +47,16 @@ class Standing:
             return math.inf
         return statistics.stdev(self.losses) / math.sqrt(len(self.losses))
 
+    def __str__(self) -> str:
+        return shown_loss(self.mean, self.error)
+
+
+def shown_loss(mean: float, error: float) -> str:
+    """A loss with its error, which one seed does not give."""
+    if not math.isfinite(mean):
+        return "diverged"
+    return f"{mean:.4f} +- {error:.4f}" if math.isfinite(error) else f"{mean:.4f}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -269,11 +268,9 @@ def _rung(rung: Rung, recipe: Recipe, chosen: str | None) -> list[str]:
     lines = _item("rung", grown or "the base")
     for standing in rung.standings:
         count = len(standing.losses)
-        mean = f"{standing.mean:.4f}" if math.isfinite(standing.mean) else "diverged"
-        error = f" +- {standing.error:.4f}" if math.isfinite(standing.error) else ""
         seeds = f", {count} seeds" if rung.seeds and count > 1 else ""
         mark = "*" if standing.candidate == chosen else " "
-        lines.append(f"          {mark} {mean}{error}  {standing.candidate}{seeds}")
+        lines.append(f"          {mark} {standing}  {standing.candidate}{seeds}")
     return lines
 
 

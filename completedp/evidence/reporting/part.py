@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from completedp.common.checks import is_finite
 from completedp.evidence.report import Report
-from completedp.theory.evidence import Standing
+from completedp.theory.evidence import Rung
 
 PASS, FAIL, OPEN = "pass", "fail", "not settled"
 MEASURED, UNFINISHED = "measured", "not finished"
@@ -120,9 +119,13 @@ def number(value: Any) -> float | None:
     return float(value) if is_finite(value) else None
 
 
-def shown_loss(standing: Standing | None) -> str:
-    """A mean with its error, which one seed does not give."""
-    if standing is None or not math.isfinite(standing.mean):
-        return "diverged"
-    error = f" +- {standing.error:.4f}" if math.isfinite(standing.error) else ""
-    return f"{standing.mean:.4f}{error}"
+def ladder_rows(rungs: Iterable[Rung], chosen: str | None) -> list[list[object]]:
+    """Every standing on every rung: its scale, candidate, loss, seeds, and whether it is chosen."""
+    rows: list[list[object]] = []
+    for rung in rungs:
+        scale = str(rung.scale)
+        for standing in rung.standings:
+            mark = "chosen" if standing.candidate == chosen else ""
+            rows.append([scale, standing.candidate, str(standing), len(standing.losses), mark])
+            scale = ""
+    return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from completedp.evidence.report import Report
-from completedp.evidence.reporting.part import Part, command, shown, shown_loss
+from completedp.evidence.reporting.part import Part, command, ladder_rows, shown
 from completedp.theory.evidence import Evidence
 from completedp.theory.recipe import Recipe
 from completedp.theory.recipe_page import by_place, rank
@@ -60,13 +60,7 @@ def multiplier_map(
 
 
 def _ladder(report: Report, evidence: Evidence) -> None:
-    rows: list[list[object]] = []
-    for rung in evidence.rungs:
-        scale = str(rung.scale)
-        for standing in rung.standings:
-            chosen = "chosen" if standing.candidate == evidence.chosen else ""
-            rows.append([scale, standing.candidate, shown_loss(standing), chosen])
-            scale = ""
+    rows = [[*row[:3], row[4]] for row in ladder_rows(evidence.rungs, evidence.chosen)]
     if rows:
         report.heading("Where it was checked, on fresh seeds", level=3)
         report.table(["scale", "candidate", "loss", ""], rows)

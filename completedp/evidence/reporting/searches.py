@@ -16,8 +16,8 @@ from completedp.evidence.reporting.part import (
     Outcome,
     Part,
     command,
+    ladder_rows,
     number,
-    shown_loss,
     table,
 )
 from completedp.studies.cells import NAME as CELLS
@@ -219,15 +219,7 @@ def _ladder(report: Report, note: Any) -> None:
             "Nothing was measured on fresh seeds yet: `completedp search best` does.", "quiet"
         )
         return
-    rows = []
-    for rung in map(Rung.from_dict, note["rungs"]):
-        scale = str(rung.scale)
-        for standing in rung.standings:
-            mark = "chosen" if standing.candidate == note["chosen"] else ""
-            rows.append(
-                [scale, standing.candidate, shown_loss(standing), len(standing.losses), mark]
-            )
-            scale = ""
+    rows = ladder_rows(map(Rung.from_dict, note["rungs"]), note["chosen"])
     report.heading("On fresh seeds", level=3)
     table(report, ["scale", "candidate", "loss", "seeds", ""], rows)
 
@@ -269,7 +261,7 @@ def _gain(note: Any) -> str:
         return ""
     last = Rung.from_dict(note["rungs"][-1])
     chosen = note["chosen"]
-    return f"{shown_loss(last.of(chosen))} on fresh seeds; {gain_over_start(last, chosen)}"
+    return f"{last.of(chosen) or 'diverged'} on fresh seeds; {gain_over_start(last, chosen)}"
 
 
 def _best_trial(rows: Sequence[TrialRow]) -> str:
