@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from completedp.cli.costs import Work
     from completedp.studies.objective import Objective
 
-_SQLITE = b"SQLite format 3\0"
-"""How such files begin, stores among them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
@@ -378,7 +375,7 @@ def _choice(workers: dict[str, int]) -> str:
 
 def _writable(out: str) -> Path:
     """A file that may be written, made sure of before any work; a store is not written over."""
-    from completedp.studies.database import check_no_half_url
+    from completedp.studies.database import check_no_half_url, is_sqlite
 
     check_no_half_url(out)
     check_path("out", out)
@@ -391,10 +388,8 @@ def _writable(out: str) -> Path:
         raise CompletedpError(f"{out!r} cannot be written: {error.strerror}") from None
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise CompletedpError(f"{out!r} cannot be written: name a file in a folder of yours")
-    if path.exists():
-        with path.open("rb") as file:
-            if file.read(len(_SQLITE)) == _SQLITE:
-                raise CompletedpError(f"{out!r} is a database, not to be lost: name another file")
+    if path.exists() and is_sqlite(path):
+        raise CompletedpError(f"{out!r} is a database, not to be lost: name another file")
     return path
 
 

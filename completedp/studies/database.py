@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,8 @@ _LOCK_TIMEOUT_SECONDS = 5.0
 _IDLE_TIMEOUT = "60s"
 """PostgreSQL ends a transaction whose client went silent: a machine that lost power in the middle
 of a claim must not hold the study's row until TCP gives up."""
+_SQLITE = b"SQLite format 3\0"
+"""How such files begin."""
 _HALF_URL = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?(:/?|//)[^/]")
 _CREATION_LOCK = 0x636470
 """PostgreSQL's advisory lock for what has no row to lock yet; any number will do."""
@@ -283,6 +286,23 @@ class Database:
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return f"another program keeps the store {self.shown} locked: end it and try again"
         return f"the store {self.shown} failed: {said}"
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file is a database of SQLite's, such as a store."""
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
+def tables_in(path: Path) -> set[str]:
+    """The names of a SQLite file's tables; none where it is damaged, or something else."""
+    with contextlib.closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    ) as file:
+        try:
+            return {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+        except sqlite3.DatabaseError:
+            return set()
 
 
 def check_no_half_url(text: str) -> None:

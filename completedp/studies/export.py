@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
 from completedp.common.files import check_replaceable, write_text_atomically
+from completedp.studies.database import tables_in
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Study, TrialRow
 
@@ -89,14 +88,9 @@ def _optuna_url(storage: str) -> str:
         path = Path(url.database)
         if not path.parent.is_dir():
             raise CompletedpError(f"{storage!r}: there is no folder {str(path.parent)!r}")
-        if path.exists() and path.stat().st_size:
-            with closing(sqlite3.connect(path)) as file:
-                try:
-                    tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
-                except sqlite3.DatabaseError:
-                    tables = set()
-            if "version_info" not in tables:
-                raise CompletedpError(f"{storage!r} is a file of something else: name another")
+        is_there = path.exists() and path.stat().st_size
+        if is_there and "version_info" not in tables_in(path):
+            raise CompletedpError(f"{storage!r} is a file of something else: name another")
     return url.render_as_string(hide_password=True)
 
 

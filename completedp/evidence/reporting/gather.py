@@ -12,9 +12,8 @@ Of any other folder everything that is in it is taken.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -32,7 +31,8 @@ from completedp.evidence.reporting.recipes import recipe_part
 from completedp.evidence.reporting.runs import Run, read_run, runs_part
 from completedp.evidence.reporting.searches import is_list, list_part, progress_of, search_part
 from completedp.evidence.reporting.sweeps import horizon_part, sweep_part
-from completedp.studies.database import without_password
+from completedp.studies.database import is_sqlite, tables_in, without_password
+from completedp.studies.schema import STUDIES
 from completedp.studies.store import Store
 from completedp.theory.recipe import Recipe
 
@@ -44,7 +44,6 @@ _LINES = 4
 """Outcomes of a part that its row of the first table has."""
 _SUMMARY = {3: "summary", 4: "summary with-paper"}
 """The look of the first table, by its columns."""
-_SQLITE = b"SQLite format 3\0"
 _KNOWN = "a figure, sweep, horizon, check, recipe, run or store"
 
 
@@ -211,10 +210,8 @@ def _take_file(found: Gathered, path: Path, *, named: bool = False) -> bool:
 
 def _parts_of(path: Path, named: bool) -> list[Part] | None:
     """What a file holds; None where that is nothing known."""
-    with path.open("rb") as file:
-        start = file.read(len(_SQLITE))
-    if start == _SQLITE:
-        if not _is_store(path):
+    if is_sqlite(path):
+        if STUDIES.name not in tables_in(path):
             return None
         return _store_parts(str(path), str(path)) if named else _stored(path)
     try:
@@ -252,16 +249,6 @@ def read_as(what: str, where: Path | str) -> Iterator[None]:
             raise
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise CompletedpError(f"{str(where)!r} is not a whole {what}: {reason[:120]}") from None
-
-
-def _is_store(path: Path) -> bool:
-    """Whether a SQLite file has the tables of a store."""
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
-        try:
-            found = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
-        except sqlite3.DatabaseError:
-            return False
-    return "completedp_studies" in found
 
 
 def _is_figures_own(path: Path) -> bool:
