@@ -15,7 +15,7 @@ from torch import nn
 
 import completedp as cdp
 from completedp.apply.export import export
-from completedp.apply.multipliers import _MultiplyOutput, hooked
+from completedp.apply.multipliers import MultiplyOutput, hooked
 from completedp.apply.plan import Plan, plan
 
 # Values that matter: decay and eps large enough to change the curves, multipliers far from 1. These
@@ -407,10 +407,10 @@ def test_of_a_tuple_the_first_is_multiplied() -> None:
     x = torch.randn(2, 3)
     linear = Auxiliary(3, 3)
     whole, _ = linear(x)
-    output, auxiliary = _MultiplyOutput(0.5)(linear, (x,), linear(x))
+    output, auxiliary = MultiplyOutput(0.5)(linear, (x,), linear(x))
     assert torch.equal(output, 0.5 * whole)
     assert auxiliary == 1
-    assert "dict" in error_of(_MultiplyOutput(0.5), linear, (x,), {"y": x})
+    assert "dict" in error_of(MultiplyOutput(0.5), linear, (x,), {"y": x})
 
 
 def test_scaled_embeddings_are_warned_of() -> None:

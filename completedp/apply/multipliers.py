@@ -221,7 +221,7 @@ def attach(plan: PlanNumbers) -> None:
             # What it reads, and not what it gives: a bias on the logits is not multiplied.
             modules[path].register_forward_pre_hook(_MultiplyInput(factor))
         else:
-            modules[path].register_forward_hook(_MultiplyOutput(factor))
+            modules[path].register_forward_hook(MultiplyOutput(factor))
         changed = True
     if changed and "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # a program compiled before would go on without these hooks
@@ -275,7 +275,7 @@ class _MultiplyInput(_Multiply):
         return (inputs[0] * self.factor, *inputs[1:])
 
 
-class _MultiplyOutput(_Multiply):
+class MultiplyOutput(_Multiply):
     """A forward hook that multiplies what a module gives; of a tuple, what comes first."""
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:

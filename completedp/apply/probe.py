@@ -36,6 +36,7 @@ from completedp.apply.heads import (
     why_not_called,
 )
 from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
+from completedp.apply.multipliers import MultiplyOutput
 from completedp.apply.names import canonical_name
 from completedp.apply.structure import fans, is_norm, unwrapped
 from completedp.common.errors import CompletedpError, short
@@ -281,8 +282,8 @@ class _Subject:
         with ExitStack() as stack:
             for path, factor in hooks.items():
                 module = self.map.structure.modules[path]
-                multiply = _multiplying(factor)
-                stack.callback(module.register_forward_hook(multiply).remove)
+                handle = module.register_forward_hook(MultiplyOutput(factor))
+                stack.callback(handle.remove)
             output = self._call(self.map.blocks[layer - 1], values, args, kwargs)
         output = output[0] if isinstance(output, tuple | list) and output else output
         if not isinstance(output, Tensor) or output.shape != self.stream(layer).shape:
@@ -530,15 +531,6 @@ def _stand_ins(model_map: ModelMap) -> dict[str, Tensor]:
 def _prefix(model: nn.Module, block: nn.Module) -> str:
     """What the names of a block's tensors begin with."""
     return next(f"{path}." for path, module in model.named_modules() if module is block)
-
-
-def _multiplying(factor: float) -> Callable[..., Any]:
-    def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (output[0] * factor, *output[1:])
-        return output * factor
-
-    return hook
 
 
 def _relative(difference: Tensor, size: Tensor) -> float:
