@@ -37,13 +37,11 @@ class Update:
     order, lr times the schedule, where nothing else is said."""
     torch: Callable[[list[dict[str, Any]]], Any] | None = None
     """From groups to a torch optimizer that does the same, if there is one."""
-    counts_steps: bool = True
-    """Whether the torch optimizer keeps a `step` for every tensor too."""
 
     @property
     def kept(self) -> tuple[str, ...]:
         """All that the torch optimizer keeps for a tensor."""
-        return (*(("step",) if self.counts_steps else ()), *self.state)
+        return ("step", *self.state)
 
 
 def each(factors: Tensor, parameter: Tensor) -> tuple[Tensor, ...]:
