@@ -120,18 +120,14 @@ class BPETokenizer:
             )
         self._tokenizer = tokenizer
         self.eot: int = eot
-        self._check_keeps_text(origin)
+        self.check_keeps(_EVERY_BYTE, origin)
         digest = hashlib.sha256(tokenizer.to_str().encode("utf-8")).hexdigest()
         self.name: str = f"bpe{self.vocab}-{digest[:8]}"
 
-    def _check_keeps_text(self, origin: str) -> None:
-        """Raise where a sample does not come back from ids: some bytes are missing, words unknown,
-        letters made small, spaces that are one where there were more."""
-        self.check_keeps(_EVERY_BYTE, origin)
-
     def check_keeps(self, sample: str, origin: str = "given") -> None:
-        """Raise where a text is lost or changed on the way to ids. How a character is composed, and
-        a space in front, may differ."""
+        """Raise where a text does not come back from ids: some bytes are missing, words unknown,
+        letters made small, spaces that are one where there were more. How a character is composed,
+        and a space in front, may differ."""
         ids = self._tokenizer.encode(sample, add_special_tokens=False).ids
         kept = self._tokenizer.decode(ids, skip_special_tokens=False)
         # U+2581 is how some write a space, and so read it as one.
