@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from completedp.common.files import plain
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 
 CLOSE = 0.005
@@ -130,10 +131,7 @@ class Fit:
                     "best_loss": best.loss,
                     "exponent_since_last": local,
                     "octaves": list(size.octaves),
-                    "losses": [
-                        [x if math.isfinite(x) else None for x in row]
-                        for row in size.losses.tolist()
-                    ],
+                    "losses": plain(size.losses.tolist()),
                 }
                 for size, best, local in zip(self.sizes, self.optima, self.local(), strict=True)
             ],

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
 from completedp.common.checks import is_finite
 from completedp.common.errors import CompletedpError
@@ -43,12 +42,7 @@ class Stopwatch:
         self._writer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._stop.is_set():
             self._end()
             self._note()
