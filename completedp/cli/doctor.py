@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from completedp.cli.shared import Verb, print_json, register
+from completedp.cli.shared import Verb, register, show
 
 
 @register("doctor")
@@ -20,9 +20,5 @@ class DoctorVerb(Verb):
         from completedp.bench.doctor import examine
 
         found = examine()
-        if self.json:
-            print_json(found)
-            return 0
-        for name, value in found.items():
-            print(f"{name:<24} {value}")
-        return 0
+        lines = (f"{name:<24} {value}" for name, value in found.items())
+        return show(found, "\n".join(lines), self.json)

@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Suppress
 from tyro.constructors import PrimitiveConstructorSpec
 
-from completedp.cli.shared import Verb, as_config, print_json, register
+from completedp.cli.shared import Verb, as_config, register, show
 from completedp.common.flags import named
 from completedp.theory.optimizers import DEFAULT
 from completedp.theory.roles import Role
@@ -72,17 +72,12 @@ class RulesVerb(Rules, Verb):
             return 0
         rules = as_config(self, Rules)
         ratios = Ratios.parse(self.ratios)
-        if not self.json:
-            print(factors_table(rules, ratios))
-            return 0
-        print_json(
-            {
-                "parameterisation": rules.parameterisation,
-                "alpha": rules.alpha,
-                "ratios": ratios.to_dict(),
-                "roles": {str(role): rules.factors(role, ratios).to_dict() for role in Role},
-                "residual_multiplier": rules.residual_multiplier(ratios),
-                "steps": ratios.steps,
-            }
-        )
-        return 0
+        data = {
+            "parameterisation": rules.parameterisation,
+            "alpha": rules.alpha,
+            "ratios": ratios.to_dict(),
+            "roles": {str(role): rules.factors(role, ratios).to_dict() for role in Role},
+            "residual_multiplier": rules.residual_multiplier(ratios),
+            "steps": ratios.steps,
+        }
+        return show(data, factors_table(rules, ratios), self.json)

@@ -26,6 +26,7 @@ from completedp.theory.scale import Ratios, Scale
 if TYPE_CHECKING:
     from completedp.cli.costs import Work
     from completedp.studies.objective import Objective
+    from completedp.studies.status import Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,18 +178,13 @@ class StatusVerb(Place):
 
     def run(self) -> int:
         """Look and say."""
-        from completedp.studies.status import status
         from completedp.studies.store import Store
 
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
             while True:
-                found = status(study)
-                if self.json:
-                    print_json(asdict(found))
-                else:
-                    print(found.lines(), flush=True)
-                if not self.watch or found.counts["finished"] >= found.counts["budget"]:
+                counts = _print_status(study, self.json).counts
+                if not self.watch or counts["finished"] >= counts["budget"]:
                     return 0
                 time.sleep(2.0)
                 print()
@@ -410,8 +406,10 @@ def _is_of(path: Path, study: str) -> None:
         )
 
 
-def _print_status(study: Any, as_json: bool) -> None:
+def _print_status(study: Any, as_json: bool) -> Status:
     from completedp.studies.status import status
 
     found = status(study)
     show(asdict(found), found.lines(), as_json)
+    sys.stdout.flush()  # of `--watch`, before it waits
+    return found
