@@ -7,7 +7,7 @@ never comes out of `encode`: a document that spells `<|endoftext|>` is encoded a
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from unicodedata import normalize
 
 import numpy as np
@@ -32,37 +32,6 @@ _EVERY_BYTE = "".join(
     )
 )
 """Text of many scripts, with upper case and without what tokenizers may compose otherwise."""
-
-
-class Tokenizer(Protocol):
-    """What the rest of the package asks of a tokenizer; ids are int32 arrays."""
-
-    @property
-    def name(self) -> str:
-        """Equal names mean equal ids for every text."""
-        ...
-
-    @property
-    def vocab(self) -> int:
-        """One more than the largest id."""
-        ...
-
-    @property
-    def eot(self) -> int:
-        """The id that ends a document."""
-        ...
-
-    def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, without an end of text."""
-        ...
-
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """`encode` for many texts, as fast as the tokenizer can."""
-        ...
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of the ids, ends of text spelled out."""
-        ...
 
 
 class ByteTokenizer:
@@ -210,6 +179,11 @@ class BPETokenizer:
         """The text of the ids; broken UTF-8 becomes the replacement character."""
         checked = _checked(ids, self.vocab).tolist()
         return self._tokenizer.decode(checked, skip_special_tokens=False)
+
+
+Tokenizer = ByteTokenizer | BPETokenizer
+"""Ids are int32 arrays; equal names mean equal ids for every text; `vocab` is one more than the
+largest id, and `eot` the one that ends a document, which `decode` spells out."""
 
 
 def _checked(ids: Sequence[int] | np.ndarray, vocab: int) -> np.ndarray:

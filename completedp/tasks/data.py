@@ -36,20 +36,6 @@ _ON_DEVICE: WeakKeyDictionary[Examples, dict[torch.device, Batch]] = WeakKeyDict
 """Rows that some stack needs, for as long as their examples are in use."""
 
 
-class Examples(Protocol):
-    """Rows that can be counted and picked."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: np.ndarray) -> Batch:
-        """The rows of these examples, on the CPU."""
-        ...
-
-    def batch(self, rows: Batch) -> Batch:
-        """Rows, with any leading dimensions, as the loss takes them."""
-        ...
-
-
 class Windows(Protocol):
     """What a folder of tokens gives: windows of context + 1 tokens."""
 
@@ -70,12 +56,12 @@ class Tokens:
         return self.dataset.windows
 
     def take(self, indices: np.ndarray) -> Batch:
-        """Windows of context + 1 tokens."""
+        """Windows of context + 1 tokens, on the CPU."""
         windows = self.dataset.rows(np.asarray(indices, np.int64))
         return (torch.from_numpy(windows.astype(np.int32)),)
 
     def batch(self, rows: Batch) -> Batch:
-        """Inputs and targets."""
+        """Inputs and targets, as the loss takes them; rows may have any leading dimensions."""
         windows = rows[0].long()
         return windows[..., :-1], windows[..., 1:]
 
@@ -97,6 +83,10 @@ class Tensors:
     def batch(self, rows: Batch) -> Batch:
         """As they are."""
         return rows
+
+
+Examples = Tokens | Tensors
+"""Rows that can be counted and picked."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,33 +10,6 @@ from torch import Tensor
 
 from completedp.common.errors import CompletedpError
 from completedp.tasks.data import Batch, Data, Examples, Order, Stream, on_device
-
-
-class Feed(Protocol):
-    """Gives the batches of a stack's slots."""
-
-    def stack(self, count: int) -> None:
-        """Make room for so many slots."""
-        ...
-
-    def fill(self, slot: int, seed: int, steps: range) -> None:
-        """Begin a trial's data in a slot, for some of its steps."""
-        ...
-
-    def load(self) -> None:
-        """Bring the next batches; outside the recorded program."""
-        ...
-
-    def batch(self, step: Tensor) -> Batch:
-        """The batches of all slots, [slots, examples, ...] each, at every slot's step."""
-        ...
-
-
-def make_feed(data: Data, size: int, max_steps: int, device: torch.device) -> Feed:
-    """The feed of a task's training data: `size` examples a step."""
-    if isinstance(data.train, Stream):
-        return StreamFeed(data.train, size, device)
-    return ExamplesFeed(data.train, size, max_steps, device)
 
 
 class ExamplesFeed:
@@ -49,18 +21,21 @@ class ExamplesFeed:
         self._device = device
 
     def stack(self, count: int) -> None:
+        """Make room for so many slots."""
         shape = (count, self._max_steps, self._size)
         self._order = torch.zeros(shape, device=self._device, dtype=torch.int64)
         self._slots = torch.arange(count, device=self._device)
 
     def fill(self, slot: int, seed: int, steps: range) -> None:
+        """Begin a trial's data in a slot, for some of its steps."""
         order = Order(self._examples, self._size, seed).steps(steps.start, steps.stop)
         self._order[slot, steps.start : steps.stop] = torch.from_numpy(order)
 
     def load(self) -> None:
-        pass
+        """Bring the next batches, outside the recorded program: nothing, as all are there."""
 
     def batch(self, step: Tensor) -> Batch:
+        """The batches of all slots, [slots, examples, ...] each, at every slot's step."""
         chosen = self._order[self._slots, step]
         return self._examples.batch(tuple(rows[chosen] for rows in self._rows))
 
@@ -96,6 +71,17 @@ class StreamFeed:
 
     def batch(self, step: Tensor) -> Batch:
         return self._buffers
+
+
+Feed = ExamplesFeed | StreamFeed
+"""Gives the batches of a stack's slots."""
+
+
+def make_feed(data: Data, size: int, max_steps: int, device: torch.device) -> Feed:
+    """The feed of a task's training data: `size` examples a step."""
+    if isinstance(data.train, Stream):
+        return StreamFeed(data.train, size, device)
+    return ExamplesFeed(data.train, size, max_steps, device)
 
 
 def sample_batch(data: Data, size: int, device: torch.device) -> Batch:
