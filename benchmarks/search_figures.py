@@ -17,7 +17,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from completedp.evidence.plots import new_figure, svg_text
+from completedp.evidence.plots import pyplot, svg_text
 
 
 def draw_surrogate(panel: Any, found: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("real", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
-    figure, panels = new_figure(columns=2)
+    figure, panels = pyplot().subplots(1, 2, figsize=(9.6, 3.4), layout="constrained")
     draw_surrogate(panels[0], json.loads(args.surrogate.read_text()))
     draw_real(panels[1], json.loads(args.real.read_text()))
     for panel in panels:

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from completedp.evidence.config import SweepConfig, SweepGrid
-from completedp.evidence.sweep import Line, Point, judge, sweep_from
+from completedp.evidence.config import SweepGrid
+from completedp.evidence.sweep import Line, Point, judge, sweep
 from completedp.lm.shape import Shape
-from completedp.studies.config import WorkerConfig
 from completedp.tasks.task import make_task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -106,16 +105,17 @@ def main() -> None:
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
     base_recipe(arguments.data).save(out / "recipe.json")
-    config = SweepConfig(
+    found = sweep(
+        None,
         data=arguments.data,
-        out=str(out),
-        recipe=str(out / "recipe.json"),
+        out=out,
+        recipe=out / "recipe.json",
         octaves=GRID.octaves,
-        axes=GRID.axes,
+        axis=GRID.axes,
         factors=GRID.factors,
         parameterisations=RULES,
     )
-    print(sweep_from(config, WorkerConfig()))
+    print(found)
 
 
 if __name__ == "__main__":

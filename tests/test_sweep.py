@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies import CONTEXT, OPTIONS, finished_once, make_recipe, write_tokens
 
+from completedp.cli.shared import as_config
 from completedp.common.errors import CompletedpError, DataWarning
 from completedp.evidence.config import SweepConfig, SweepGrid
 from completedp.evidence.optimum import find_optimum, loss_at
@@ -22,12 +23,13 @@ from completedp.evidence.sweep import (
     SweepResult,
     _start,
     judge,
+    run_sweep,
     sweep,
-    sweep_from,
     sweep_text,
 )
 from completedp.lm.shape import Shape
 from completedp.studies import worker
+from completedp.studies.run import start_from
 from completedp.studies.space import check_reached
 from completedp.studies.store import Store, TrialRow
 from completedp.theory.recipe import Recipe
@@ -159,7 +161,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> SweepConfig:
 
 def swept(config: SweepConfig, out: Path, **changes: Any) -> SweepResult:
     """A sweep with some settings changed, four trials at a time."""
-    return sweep_from(replace(config, out=str(out), **changes), replace(OPTIONS, slots=4))
+    config = replace(config, out=str(out), **changes)
+    grid, options = as_config(config, SweepGrid), replace(OPTIONS, slots=4)
+    return run_sweep(grid, *start_from(config), out, options, store=config.store)
 
 
 def trials_in(out: Path) -> list[TrialRow]:

@@ -207,11 +207,6 @@ def pyplot() -> Any:
     return plt
 
 
-def new_figure(columns: int) -> tuple[Any, Any]:
-    """A figure with panels side by side, for scripts that draw their own."""
-    return pyplot().subplots(1, columns, figsize=(4.8 * columns, 3.4), layout="constrained")
-
-
 def svg_text(figure: Any) -> str:
     """A figure as SVG; it is closed."""
     buffer = io.StringIO()

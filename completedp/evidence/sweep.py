@@ -22,7 +22,7 @@ from completedp.common.errors import CompletedpError
 from completedp.common.files import plain, write_json, write_text_atomically
 from completedp.common.process import only_process
 from completedp.common.surface import option
-from completedp.evidence.config import BASE, SweepConfig, SweepGrid
+from completedp.evidence.config import BASE, SweepGrid
 from completedp.evidence.optimum import Optimum, find_optimum, loss_at
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
@@ -30,7 +30,7 @@ from completedp.studies.config import WorkerConfig
 from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
 from completedp.studies.objective import runner_of
 from completedp.studies.outlook import outlook
-from completedp.studies.run import open_study, start, start_from
+from completedp.studies.run import open_study, start
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
 from completedp.tasks.config import EVAL_EXAMPLES
@@ -154,13 +154,6 @@ def sweep(
         left = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY).left
         say_estimate(estimate_trials(runner_of(task, options), begin, left))
     return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet)
-
-
-def sweep_from(config: SweepConfig, options: WorkerConfig) -> SweepResult:
-    """The sweep that a config asks for."""
-    task, recipe = start_from(config)
-    grid = SweepGrid(**{name: getattr(config, name) for name in SweepGrid.__dataclass_fields__})
-    return run_sweep(grid, task, recipe, Path(config.out), options, store=config.store)
 
 
 def sweep_trials(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Scale, int]:
