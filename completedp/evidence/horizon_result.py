@@ -9,6 +9,7 @@ from typing import Any
 from completedp.common.surface import option
 from completedp.evidence.config import HorizonGrid
 from completedp.evidence.exponents import CLOSE, Fit
+from completedp.evidence.optimum import place_text
 from completedp.theory.horizon import critical_batch_words, is_batch_known
 from completedp.theory.recipe import Recipe
 
@@ -93,10 +94,7 @@ def _fit_text(fit: Fit, printed: float, title: str) -> str:
         f"{fit.what.partition(' ')[0]:>10} {'best rate':>16} {'since last':>11} {'best loss':>10}",
     ]
     for size, best, local in zip(fit.sizes, fit.optima, fit.local(), strict=True):
-        place = "not bracketed"
-        if best.octaves is not None:
-            error = None if best.errors is None else best.errors[0]
-            place = f"{best.octaves[0]:+.2f}{_plus_minus(error, '.2f')}"
+        place = place_text(best.octaves, best.errors)
         since = "" if local is None else f"{local:.2f}"
         loss = "diverged" if best.loss is None else f"{best.loss:.4f}"
         lines.append(f"{f'x{size.factor:g}':>10} {place:>16} {since:>11} {loss:>10}")

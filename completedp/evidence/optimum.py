@@ -30,6 +30,14 @@ class Optimum:
     """Where the lowest mean of the grid is; None where all diverged."""
 
 
+def place_text(octaves: Sequence[float] | None, errors: Sequence[float] | None) -> str:
+    """Where an optimum is, with its errors, for people."""
+    if octaves is None:
+        return "not bracketed"
+    sure = ("",) * len(octaves) if errors is None else [f" +- {error:.2f}" for error in errors]
+    return ", ".join(f"{octave:+.2f}{each}" for octave, each in zip(octaves, sure, strict=True))
+
+
 def find_optimum(grid: Grid, losses: np.ndarray) -> Optimum:
     """The optimum: the bottom of a quadratic through the lowest mean loss and its neighbours.
 

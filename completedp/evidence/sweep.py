@@ -23,7 +23,7 @@ from completedp.common.files import plain, write_json, write_text_atomically
 from completedp.common.process import only_process
 from completedp.common.surface import option
 from completedp.evidence.config import BASE, SweepGrid
-from completedp.evidence.optimum import Optimum, find_optimum, loss_at
+from completedp.evidence.optimum import Optimum, find_optimum, loss_at, place_text
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
@@ -247,13 +247,7 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
     ]
     for line in lines:
         best = line.optimum
-        place = "not bracketed"
-        if best.octaves is not None:
-            errors = best.errors or (None,) * len(best.octaves)
-            place = ", ".join(
-                f"{octave:+.2f}" + ("" if error is None else f" +- {error:.2f}")
-                for octave, error in zip(best.octaves, errors, strict=True)
-            )
+        place = place_text(best.octaves, best.errors)
         drift = "" if line.drift is None else ", ".join(f"{x:+.2f}" for x in line.drift)
         loss = "diverged" if best.loss is None else f"{best.loss:.4f}"
         cost = "" if line.cost is None else f"{line.cost:.4f}"

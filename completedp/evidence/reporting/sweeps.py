@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from completedp.evidence.optimum import place_text
 from completedp.evidence.report import Report
 from completedp.evidence.reporting.part import Part, command, drawn, number, shown, table
 from completedp.theory.horizon import critical_batch_words
@@ -46,20 +47,13 @@ def sweep_part(path: Path, data: Mapping[str, Any]) -> Part:
 
 def _line(line: Mapping[str, Any]) -> list[object]:
     best, cost = line["optimum"], number(line.get("cost"))
-    place = "not bracketed"
-    if best.get("octaves") is not None:
-        errors = best.get("errors") or [None] * len(best["octaves"])
-        place = ", ".join(
-            f"{octave:+.2f}" + ("" if error is None else f" +- {error:.2f}")
-            for octave, error in zip(best["octaves"], errors, strict=True)
-        )
     drift = "" if line.get("drift") is None else ", ".join(f"{x:+.2f}" for x in line["drift"])
     loss = number(best.get("loss"))
     scale = "base" if line["axis"] == "base" else f"{line['axis']} x{line['factor']}"
     return [
         str(line["parameterisation"]),
         scale,
-        place,
+        place_text(best.get("octaves"), best.get("errors")),
         drift,
         "diverged" if loss is None else f"{loss:.4f}",
         "" if cost is None else f"{cost:.4f}",
