@@ -49,6 +49,11 @@ def one_line(words: object) -> str:
     return " ".join(str(words).split())
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error that is not ours says; its type where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def short(error: BaseException, most: int = 300) -> str:
     """The same with its type, and no more than so many letters of it.
 

@@ -12,7 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, first_line
 from completedp.common.extras import import_extra
 from completedp.common.files import check_replaceable, write_text_atomically
 from completedp.studies.database import tables_in
@@ -62,7 +62,7 @@ def export_optuna(study: Study, storage: str) -> int:
             f"{shown!r} already has a study {study.name!r}: name another file"
         ) from None
     except (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-        reason = str(error).splitlines()[0].replace(storage, shown)
+        reason = first_line(error).replace(storage, shown)
         raise CompletedpError(
             f"Optuna cannot use {shown!r} ({reason}): give one such as sqlite:///optuna.db"
         ) from None

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from completedp.common.checks import check_number
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, first_line
 from completedp.common.extras import import_extra
 from completedp.common.process import answered_signals
 from completedp.studies.config import WorkerConfig
@@ -158,7 +158,7 @@ def _fault(ray: Any, task: Any) -> Exception | None:
     except ray.exceptions.RayTaskError as error:
         return error
     except ray.exceptions.RayError as error:
-        return CompletedpError(f"Ray gave a worker up: {_first_line(error)}")
+        return CompletedpError(f"Ray gave a worker up: {first_line(error)}")
     return None if message is None else CompletedpError(message)
 
 
@@ -192,7 +192,7 @@ def _connected(address: str, workers: int) -> Iterator[Any]:
         ray.init(address, **settings)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         what = "start Ray here" if address == _LOCAL else f"join a Ray cluster at {address!r}"
-        raise CompletedpError(f"cannot {what}: {_first_line(error)}") from error
+        raise CompletedpError(f"cannot {what}: {first_line(error)}") from error
     try:
         yield ray
     finally:
@@ -255,7 +255,3 @@ def _is_sqlite(store_url: str) -> bool:
 
 def _is_finished(counts: dict[str, int]) -> bool:
     return counts["finished"] >= counts["budget"]
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

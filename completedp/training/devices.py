@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, first_line
 
 
 def choose_device(name: str) -> torch.device:
@@ -15,8 +15,7 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).cpu()  # which meta tensors cannot
     except Exception as error:  # each backend fails in its own way when it is not there
-        reason = str(error).splitlines()[0]
-        raise CompletedpError(f"device {name!r} cannot be used: {reason}") from None
+        raise CompletedpError(f"device {name!r} cannot be used: {first_line(error)}") from None
     return device
 
 
