@@ -10,9 +10,9 @@ import torch
 from completedp.apply.plan import Plan, plan
 from completedp.common.errors import CompletedpError
 from completedp.lm.prepare import prepare_source
-from completedp.lm.reference import meta_model, planned_model
+from completedp.lm.reference import meta_model
 from completedp.lm.shape import Shape
-from completedp.lm.transformer import ModelConfig
+from completedp.lm.transformer import ModelConfig, Transformer
 from completedp.tasks.data import make_data
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -195,7 +195,8 @@ def test_a_slot_starts_as_the_plan_does(data: str, recipe: Recipe) -> None:
     slots = make_slots(data, 2, weights=torch.float32)
     trial = Trial(plan=plan_for(recipe), seed=5, steps=1)
     slots.fill(1, trial)
-    model, _ = planned_model(CONFIG, recipe, TARGET, seed=5)
+    model = Transformer(CONFIG)
+    plan(model, recipe, TARGET).initialise(seed=5)
     for name, parameter in model.named_parameters():
         assert torch.equal(slots._parameters[name][1], parameter)
 

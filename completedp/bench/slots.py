@@ -16,7 +16,7 @@ import torch
 
 from completedp.apply.plan import make_plan
 from completedp.bench.config import SlotsBenchConfig
-from completedp.lm.reference import meta_model, planned_model
+from completedp.lm.reference import meta_model
 from completedp.lm.transformer import ModelConfig
 from completedp.tasks.data import Data, Tokens
 from completedp.tasks.losses import next_token_loss, transformer_loss
@@ -150,7 +150,10 @@ def _one_at_a_time(
     device: torch.device,
     dtype: torch.dtype,
 ) -> float:
-    model, planned = planned_model(config, recipe, scale, device=device, dtype=dtype)
+    model = meta_model(config, None if dtype == torch.float32 else dtype)
+    planned = make_plan(model, recipe, scale)
+    model.to_empty(device=device)
+    planned.initialise()
     graphs = way == "cuda graphs"
     optimizer = planned.adamw(fused=True, capturable=graphs)
     rows = torch.randint(config.vocab, (bench.sequences, bench.context + 1), device=device)

@@ -6,10 +6,8 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 
-from completedp.apply.plan import Plan, make_plan
 from completedp.lm.shape import Shape
 from completedp.lm.transformer import ModelConfig, Transformer
-from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 DEFAULT_HEAD_DIM = 64
@@ -41,21 +39,3 @@ def meta_model(config: ModelConfig, compute_dtype: torch.dtype | None = None) ->
     """A reference model with shapes and no memory."""
     with torch.device("meta"):
         return Transformer(config, compute_dtype)
-
-
-def planned_model(
-    config: ModelConfig,
-    recipe: Recipe,
-    target: Scale,
-    *,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> tuple[Transformer, Plan]:
-    """A model on a device, initialised, with its plan. Weights are never kept below float32."""
-    weights = torch.promote_types(dtype, torch.float32)
-    model = meta_model(config, dtype if dtype != weights else None).to(weights)
-    planned = make_plan(model, recipe, target)  # mistakes cost nothing yet
-    model.to_empty(device=device)
-    planned.initialise(seed)
-    return model, planned
