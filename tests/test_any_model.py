@@ -681,3 +681,61 @@ def test_large_seeds_are_seeds(tokens: str, tmp_path: Path) -> None:
         own.nano_with_dropout, recipe, TEXT, out=tmp_path / "run", seed=1_763_427_600_000, **options
     )
     assert run.status == "ok"
+
+
+FACTOR = 1.0
+
+
+def scaled_classification(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """A loss whose code may change under its name."""
+    return FACTOR * own.classification(model, images, labels)
+
+
+def test_a_loss_that_changed_under_its_name_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses of two functions of one name would be compared: the study, and its ladder, refuse."""
+    options = VIT | {"store": str(tmp_path / "s.db"), "loss": scaled_classification}
+    study = search(own.vit, IMAGES, trials=2, eval_examples=8, **options, **QUICK)
+    before = study.trials()
+    monkeypatch.setitem(globals(), "FACTOR", 100.0)
+    for call in (
+        lambda: search(own.vit, IMAGES, trials=3, eval_examples=8, **options, **QUICK),
+        lambda: study.best(seeds=1, quiet=True),
+    ):
+        message = error_of(call)
+        assert "was changed since the study 'search' began" in message
+        assert "another name or store" in message
+    assert [row.loss for row in study.trials()] == [row.loss for row in before]
+    monkeypatch.setitem(globals(), "FACTOR", 1.0)
+    search(own.vit, IMAGES, trials=3, eval_examples=8, **options, **QUICK).close()
+    study.close()
+
+
+def one_by_one(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """No loss: one for each example."""
+    return nn.functional.cross_entropy(model(images), labels, reduction="none")
+
+
+def test_a_loss_that_cannot_be_leaves_no_study(tmp_path: Path) -> None:
+    """After a mistake the corrected call takes the same store."""
+    options = VIT | {"store": str(tmp_path / "s.db"), "trials": 1, "eval_examples": 8}
+    wrong = options | {"loss": one_by_one}
+    assert "one number" in error_of(search, own.vit, IMAGES, **wrong, **QUICK)
+    search(own.vit, IMAGES, **options, **QUICK).close()
+
+
+def test_a_search_in_which_nothing_trains_fails(tmp_path: Path) -> None:
+    """A search or a sweep that came to no loss at all does not exit with 0."""
+    sources = ["--model", "own_models:vit", "--data", "own_models:images", *OVERRIDES]
+    sources += ["--loss", "own_models:no_number", "--no-compile", "--device", "cpu"]
+    sources += sized(IMAGES)
+    for verb, rest in (
+        (["search", "start"], ["--trials", "2", "--store", str(tmp_path / "s.db")]),
+        (["sweep"], ["--factors", "1", "--seeds", "1", "--out", str(tmp_path / "sweep")]),
+    ):
+        done = subprocess.run(
+            [*COMMAND, *verb, *sources, *rest], cwd=HERE, capture_output=True, text=True
+        )
+        assert done.returncode == 1, done.stderr
+        assert "Traceback" not in done.stderr

@@ -638,3 +638,45 @@ def test_an_override_of_a_weight_and_its_bias() -> None:
     model = hugging_face("gpt2", **options)
     message = error_of(classify, model, {"(?P<layer>mlp).c_fc": "mlp_in"})
     assert "'mlp', not a number" in message
+
+
+def hugging_face_vit(width: int) -> nn.Module:
+    import transformers
+
+    config = transformers.ViTConfig(
+        hidden_size=width,
+        num_hidden_layers=2,
+        num_attention_heads=width // 16,
+        intermediate_size=2 * width,
+        image_size=16,
+        patch_size=4,
+        num_labels=10,
+    )
+    return transformers.ViTForImageClassification(config)
+
+
+class TorchEncoder(nn.Module):
+    """Images through torch's own layers, with the usual names around them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.patch_embed = nn.Conv2d(3, width, 4, 4)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 17, width))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 2, 2 * width, batch_first=True, norm_first=True)
+            for _ in range(2)
+        )
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+
+@pytest.mark.parametrize("make", [hugging_face_vit, TorchEncoder])
+def test_models_of_images_need_no_overrides(make: Callable[[int], nn.Module]) -> None:
+    """Patches, tokens of their own, norms, feed-forward and classes are told by usual names."""
+    found = classify(make(32))
+    assert found.width == 32
+    kinds = {tensor.type for tensor in found if not tensor.type.endswith("_bias")}
+    inside = {"attn_norm", "qkv", "attn_out", "mlp_norm", "mlp_in", "mlp_out"}
+    assert kinds == {"embedding", "position", "output_norm", "unembedding", *inside}
+    (patches,) = (tensor for tensor in found if tensor.type == "embedding")
+    assert (patches.shape, patches.width) == ((32, 3, 4, 4), 32)

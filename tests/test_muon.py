@@ -24,6 +24,7 @@ from completedp.tasks.data import make_data, training_batches
 from completedp.tasks.task import make_task
 from completedp.theory.roles import Role
 from completedp.theory.rules import Rules, Shift
+from completedp.training.metrics import read_metrics
 from completedp.training.slots import Slots
 from completedp.training.trials import Trial
 
@@ -169,6 +170,17 @@ def test_it_is_searched_and_trained(tokens: str, tmp_path: Path) -> None:
     whole = cdp.train(None, best, SMALL, out=tmp_path / "whole", **options)
     assert again.valid_loss == whole.valid_loss
     assert math.isfinite(again.valid_loss or math.inf)
+
+
+def test_its_noise_is_measured(tokens: str, tmp_path: Path) -> None:
+    """The critical batch of a run counts the matrices that Muon trains, too."""
+    _, recipe = small(tokens)
+    options: dict[str, Any] = {"data": tokens, "context": CONTEXT, "device": "cpu", "quiet": True}
+    run = cdp.train(None, recipe, SMALL, out=tmp_path / "run", noise_every=1, **options)
+    assert run.status == "ok"
+    assert run.critical_batch is None or run.critical_batch > 0
+    window = read_metrics(tmp_path / "run")
+    assert any("critical_batch" in row or "noise_scale" in row for row in window)
 
 
 def test_what_is_no_matrix_is_refused() -> None:

@@ -18,7 +18,7 @@ import completedp as cdp
 from completedp.apply.classify import classify
 from completedp.apply.inspect import inspect_model
 from completedp.apply.plan import plan
-from completedp.apply.probe import MOST_PARAMETERS, Probe, probe
+from completedp.apply.probe import MOST_PARAMETERS, Probe, _stand_ins, probe
 from completedp.theory.scale import Scale
 
 WIDTH, DEPTH = 64, 2
@@ -257,7 +257,7 @@ def test_the_model_is_not_changed(block: type[nn.Module]) -> None:
 def test_what_cannot_be_run_is_said() -> None:
     """A model too large, of another input, or compiled is passed by with the reason."""
     with torch.device("meta"):
-        large = NanoGPT(1024, 2)
+        large = NanoGPT(2048, 2)
     assert sum(p.numel() for p in large.h.parameters()) > MOST_PARAMETERS
     assert f"more than {MOST_PARAMETERS:,} parameters in its blocks" in probed(large).lines()
 
@@ -416,12 +416,25 @@ def test_blocks_that_give_lists_are_looked_at() -> None:
     assert "post-LN" in error_of(cdp.Recipe.for_model, model, TARGET)
 
 
-def test_a_large_vocabulary_keeps_nobody_from_looking() -> None:
+def test_a_large_base_is_looked_at_with_the_memory_of_a_block() -> None:
+    """A post-LN model of 25M weights on the meta device is refused; all its blocks share values."""
+    with torch.device("meta"):
+        model = NanoGPT(512, 8)
+        model.h = nn.ModuleList(PostNorm(512) for _ in range(8))
+    assert "post-LN" in error_of(cdp.Recipe.for_model, model, scale(width=512, depth=8))
+    values = _stand_ins(classify(model))
+    first, last = (values[f"h.{layer}.attn.c_proj.weight"] for layer in (0, 7))
+    assert first is last
+    assert values["wte.weight"] is not values["wpe.weight"]
+
+
+def test_a_large_vocabulary_keeps_nobody_from_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts is the blocks: a small base with the target's vocabulary is run, too."""
+    monkeypatch.setattr("completedp.apply.probe.MOST_PARAMETERS", 16_000_000)
     model = NanoGPT(WIDTH, DEPTH)
     model.wte, model.lm_head = nn.Embedding(150_000, WIDTH), nn.Linear(WIDTH, 150_000, bias=False)
     model.h = nn.ModuleList(PostNorm(WIDTH) for _ in range(DEPTH))
-    assert sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS
+    assert sum(p.numel() for p in model.parameters()) > 16_000_000
     assert "post-LN" in error_of(cdp.Recipe.for_model, model, TARGET)
 
 

@@ -221,13 +221,19 @@ def test_files_of_the_second_schema_are_read(tmp_path: Path) -> None:
     assert found.to_dict()["schema"] == 3
 
 
-def test_other_values_or_rules_leave_the_evidence_behind() -> None:
-    """What was measured is said of the values and rules that were measured, and of no others."""
+def test_other_values_leave_the_evidence_behind_and_other_rules_all_but_the_base() -> None:
+    """What was measured is said of the values and rules that were measured, and of no others; at
+    the base no rule does anything."""
     recipe = make()
     assert recipe.with_values(lr=recipe.values.lr).evidence == EVIDENCE
     assert recipe.with_rules(alpha=0.5).evidence == EVIDENCE
     assert recipe.with_values(lr=1.0).evidence is None
-    assert recipe.with_rules(alpha=1.0).evidence is None
+    kept = recipe.with_rules(alpha=1.0).evidence
+    assert kept is not None
+    assert kept.tokens_per_parameter == EVIDENCE.tokens_per_parameter
+    assert all(rung.scale == recipe.base for rung in kept.rungs)
+    assert kept.ranges(recipe.base) in ({}, dict.fromkeys(AXES, (1.0, 1.0)))
+    assert (kept.trials, kept.seconds) == (0, {})
 
 
 def test_save_makes_missing_folders(tmp_path: Path) -> None:

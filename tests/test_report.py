@@ -166,7 +166,7 @@ def test_a_page_of_everything(everything: Path, tmp_path: Path) -> None:
     assert verdicts["training runs"] == "not finished"
     assert verdicts["recipe best.json"] == "measured"
     for words in ("drifts by up to 0.70 octaves", "exponent 0.31 +- 0.05",
-                  "completedp sweep --vary lr", "step 7 of 20", "What to see",
+                  "completedp sweep --data DATA --vary lr", "step 7 of 20", "What to see",
                   "2.1000 +- 0.1000 on fresh seeds; recommended trains there", "Training loss",
                   "explains more than that", "1:01"):  # fmt: skip
         assert words in page.text, words

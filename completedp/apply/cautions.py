@@ -64,7 +64,8 @@ def check_heads(model: ModelMap, recipe: Recipe) -> None:
     if recipe.head_dim is not None and head_dim is not None and head_dim != recipe.head_dim:
         raise CompletedpError(
             f"head_dim is {head_dim} and was {recipe.head_dim} at base: the rules hold when width "
-            "grows by more heads of the same size"
+            f"grows by more heads of the same size, so take a recipe of a base with heads of "
+            f"{head_dim} (Recipe.for_model, or a search of one)"
         )
 
 

@@ -45,7 +45,7 @@ from completedp.theory.roles import BRANCHES, is_bias
 
 MOST_PARAMETERS = 64_000_000
 MOST_IN_ALL = 128_000_000
-"""Of a model that is probed, in its blocks and with its vocabulary: beyond, it takes many seconds."""
+"""Of a model that is probed, in its blocks and with its vocabulary: beyond, it takes long."""
 _TARGET, _KNOWN = "target", "known"
 _BLOCKS = 3
 """Blocks that are looked at: the first, the last and one between."""

@@ -146,11 +146,9 @@ class Structure:
         where there is none, as in a model of images."""
         if self.embedding is not None:
             first = next(self.modules[self.embedding].parameters())
-            return int(
-                first.shape[-1 if first.dim() < 3 else 0]
-            )  # of patches: [width, channels, ...]
+            return int(first.shape[-1 if first.dim() < 3 else 0])  # of patches: [width, ...]
         found = (p for p, _ in self.places() if names.outside_blocks(p.word) == "embedding")
-        named = next((place.shape[-1] for place in found if place.layer is None), None)
+        named = next((_made_by(place) for place in found if place.layer is None), None)
         normed = {
             p.shape[0]
             for p, _ in self.places()
@@ -406,3 +404,11 @@ def _expert_count(module: nn.Module) -> int | None:
         return len(module._modules)
     stacked = (p for p in module.parameters() if p.ndim == 3)
     return next((int(p.shape[0]) for p in stacked), None)
+
+
+def _made_by(embedding: Place) -> int:
+    """The width that an embedding makes: a table's rows, the outputs of what reads patches."""
+    both = fans(embedding.owner)
+    if both is not None:
+        return both[1]
+    return embedding.shape[-1 if len(embedding.shape) < 3 else 0]

@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -33,10 +33,13 @@ class _Layout:
     columns: tuple[str, ...]
     changes: bool = False
     """Whether values are shown as base -> target."""
+    is_narrow: bool = False
+    """Whether it is the last resort, in which names go on in the next line."""
 
 
-_NARROW_NAME = 36
-"""Columns for names in the narrowest layout."""
+_TENSOR = "tensor"
+_NARROWEST = 16
+"""Columns that names have at least."""
 _SHORT = {"weight_decay": "decay"}
 """Titles where there is little room."""
 
@@ -50,7 +53,7 @@ def _layouts(plan: PlanNumbers) -> list[_Layout]:
         _Layout(("role", "shape", *values), changes=True),
         _Layout(("role", *values)),
         _Layout(values),
-        _Layout(narrow),
+        _Layout(narrow, is_narrow=True),
     ]
 
 
@@ -117,20 +120,31 @@ def _fitting(plan: PlanNumbers, console: Console) -> tuple[_Layout, Table]:
     rows = _folded(plan.tensors)
     layouts = _layouts(plan)
     for layout in layouts:
-        last = layout is layouts[-1]
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=last)
-        table.add_column("tensor", no_wrap=not last, overflow="fold")
-        for name in layout.columns:
-            title = name.replace("_", " ") if layout.changes else _SHORT.get(name, name)
-            justify = "left" if name in ("role", "shape") else "right"
-            table.add_column(title, justify=justify, no_wrap=True)
-        for run in rows:
-            cells = _cells(run[0], _keys(plan), changes=layout.changes)
-            name = _broken(_name(run), _NARROW_NAME) if last else _name(run)
-            table.add_row(name, *(cells[name] for name in layout.columns))
-        if last or console.measure(table).maximum < console.width:
+        table = _table(plan, layout, rows, _name)
+        if console.measure(table).maximum < console.width:
             return layout, table
-    raise AssertionError("there is a last layout")
+    layout = layouts[-1]
+    others = console.measure(_table(plan, layout, rows, lambda run: "")).maximum
+    room = max(_NARROWEST, console.width - others + len(_TENSOR) - 1)
+    return layout, _table(plan, layout, rows, lambda run: _broken(_name(run), room))
+
+
+def _table(
+    plan: PlanNumbers,
+    layout: _Layout,
+    rows: Sequence[Sequence[TensorPlan]],
+    name_of: Callable[[Sequence[TensorPlan]], str],
+) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=layout.is_narrow)
+    table.add_column(_TENSOR, no_wrap=not layout.is_narrow, overflow="fold")
+    for name in layout.columns:
+        title = name.replace("_", " ") if layout.changes else _SHORT.get(name, name)
+        justify = "left" if name in ("role", "shape") else "right"
+        table.add_column(title, justify=justify, no_wrap=True)
+    for run in rows:
+        cells = _cells(run[0], _keys(plan), changes=layout.changes)
+        table.add_row(name_of(run), *(cells[name] for name in layout.columns))
+    return table
 
 
 def _folded(tensors: list[TensorPlan]) -> list[list[TensorPlan]]:

@@ -68,9 +68,9 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
         with Store(self.store) as store:  # after all mistakes were said: it makes a file
             study = open_study(store, self.study, spec)
             work_shown(study, objective)
-            _print_status(study, self.json)
+            found = _print_status(study, self.json)
             _name_best(self, study.name)
-        return 0
+        return 0 if found.has_trained else 1
 
     def _objective(self, config: StudyConfig) -> Objective:
         """A search's trials on this machine; mistakes are said here, before anything is made."""
@@ -109,9 +109,9 @@ class WorkerVerb(Place, WorkerConfig, Sources):
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
             work_shown(study, Objective.of(study, sources, options))
-            _print_status(study, self.json)
+            found = _print_status(study, self.json)
             _name_best(self, study.name)
-        return 0
+        return 0 if found.has_trained else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +161,9 @@ class RayVerb(Place, WorkerConfig, Sources):
                         self.address,
                         report,
                     )
-            _print_status(study, self.json)
+            found = _print_status(study, self.json)
             _name_best(self, study.name)
-        return 0
+        return 0 if found.has_trained else 1
 
 
 @dataclass(frozen=True, kw_only=True)

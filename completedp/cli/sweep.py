@@ -56,4 +56,4 @@ class SweepVerb(SweepConfig, WorkerConfig, PatientOptions, Verb):
         else:
             print(f"{result}\n{self.out}/sweep.svg")
             name_next(f"completedp report {shlex.quote(self.out)}")
-        return 0
+        return 0 if any(line.optimum.loss is not None for line in result.lines) else 1

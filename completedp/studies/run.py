@@ -193,7 +193,6 @@ def trials_for_best(
     """How many trials `best` trains at each scale, at most."""
     _check_is_search(study, objective)
     check_each_once("rung", rungs)
-    check_unchanged(study, objective)
     base, found, kept = objective.recipe.base, candidates(study, objective), Kept(study)
     most = Counter(trials_to_climb(found, rungs or [base], seeds=seeds, kept=kept))
     if rungs:  # then the winner and the start at the base
@@ -217,6 +216,7 @@ def best(
     """
     _check_is_search(study, objective)
     check_each_once("rung", rungs)
+    check_unchanged(study, objective)
     base, found, kept = objective.recipe, candidates(study, objective), Kept(study)
 
     def climbed_by(candidates: dict[str, Recipe], scales: Sequence[Scale]) -> list[Rung]:

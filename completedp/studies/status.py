@@ -38,6 +38,12 @@ class Status:
     """Why the first trial of no plan has none."""
     engine: dict[str, float]
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether any trial came to a loss; so far, where none has finished, nothing speaks
+        against it."""
+        return self.best_loss is not None or self.counts["finished"] > self.counts["diverged"]
+
     def lines(self) -> str:
         """For people."""
         counts = self.counts

@@ -126,14 +126,13 @@ def function_from(source: str, what: str, forms: str = "module:function") -> Cal
             f"{what} {source[:200]!r}: give the module, as import does: "
             f"{name[:-3].replace('/', '.')[:100]}:{function[:100]}"
         )
-    path = sys.path
-    sys.path = [str(Path.cwd()), *path]
+    here = str(Path.cwd())
+    if here not in sys.path:  # and it stays there: the function may import what is beside it
+        sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(name), function, None)
     except (Exception, SystemExit) as error:  # the user's own code may fail in any way
         raise CompletedpError(f"{what} {source[:200]!r}: {short(error)}") from None
-    finally:
-        sys.path = path
     if not callable(found):
         raise CompletedpError(f"{what} {source[:200]!r}: {name} has no function {function!r}")
     return found

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from completedp.common.checks import check_number
@@ -177,6 +177,13 @@ class Evidence:
     def trials(self) -> int:
         """Of all searches."""
         return sum(search.trials for search in self.searches)
+
+    def at_base(self, base: Scale) -> Evidence:
+        """What is known of the base alone, whatever rules carry the values on from there."""
+        rungs = tuple(rung for rung in self.rungs if rung.scale == base)
+        rungs = rungs if any(rung.of(self.chosen or "") for rung in rungs) else ()
+        chosen = self.chosen if rungs else None
+        return replace(self, rungs=rungs, chosen=chosen, searches=(), seconds={})
 
     def ranges(self, base: Scale) -> dict[str, tuple[float, float]]:
         """By axis: the least and the largest ratio to the base at which these values trained.

@@ -156,10 +156,13 @@ class Recipe:
     def with_rules(self, **choices: Any) -> Recipe:
         """The same recipe carried by other rules: `recipe.with_rules(parameterisation="sp")`.
 
-        As with other values, the evidence does not come along.
+        Of the evidence comes along what is of the base, where no rule does anything.
         """
         new = replace(self.rules, **choices)
-        return self if new == self.rules else replace(self, rules=new, evidence=None)
+        if new == self.rules:
+            return self
+        evidence = self.evidence and self.evidence.at_base(self.base)
+        return replace(self, rules=new, evidence=evidence)
 
     @classmethod
     def default(cls) -> Recipe:

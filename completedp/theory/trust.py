@@ -64,7 +64,7 @@ def doubts(
     yield from unchecked(recipe, ratios)
     yield from few_tokens(target, ratios)
     yield from few_steps(ratios, betas_kept=recipe.rules.beta_rule == "keep")
-    yield from short_memory(memories, ratios)
+    yield from short_memory(memories, ratios, recipe.rules.memory_factor(ratios))
     yield from idle_decay(taus)
 
 
@@ -138,15 +138,18 @@ def few_steps(ratios: Ratios, *, betas_kept: bool = False) -> Iterator[str]:
         )
 
 
-def short_memory(memories: Iterable[tuple[float, float]], ratios: Ratios) -> Iterator[str]:
+def short_memory(
+    memories: Iterable[tuple[float, float]], ratios: Ratios, r: float
+) -> Iterator[str]:
     """Where the batch grows so far that second moments forget within a few steps."""
     shortened = [there for base, there in memories if there < LEAST_MEMORY <= base]
     if shortened:
         yield (
-            f"beta2 falls to {1 - 1 / min(shortened):.3g} for the batch's x{ratios.batch:.3g} over "
-            f"the tokens' x{ratios.tokens:.3g}: second moments then average over "
-            f"{min(shortened):.2g} steps, and the batch rule is that of many (2.5 cost 0.1 nats); "
-            'take a smaller batch or more tokens, or set beta_rule="keep"'
+            f"beta2 falls to {1 - 1 / min(shortened):.3g}: with the batch x{ratios.batch:.3g} and "
+            f"the tokens x{ratios.tokens:.3g} this recipe's rules shorten the optimizer's memory "
+            f"{r:.3g} times, and second moments average over {min(shortened):.2g} step(s), where "
+            "the batch rule is that of many (2.5 cost 0.1 nats); take a smaller batch or more "
+            'tokens, or beta_rule "keep" in the recipe\'s rules'
         )
 
 

@@ -12,10 +12,11 @@ divided: the ratio of one step says little.
 
 Squares are taken in two ways. `noise_scale` is the paper's B_simple, of plain gradients.
 `critical_batch` weighs each entry by lr / (sqrt(v) + eps), which is by how much AdamW moves the
-weight for it (of a matrix that Muon trains, by lr over the size of its momentum). B_simple stands on the assumption that the curvature is the same in all directions,
-which AdamW's coordinates are meant to be nearer to; and it changes where a factor is moved from a
-tensor into the tensors around it, or where gradients shrink with the width, though the training is
-the same. The weighed one does not.
+weight for it (of a matrix that Muon trains, by lr over the size of its momentum). B_simple stands
+on the assumption that the curvature is the same in all directions, which AdamW's coordinates are
+meant to be nearer to; and it changes where a factor is moved from a tensor into the tensors around
+it, or where gradients shrink with the width, though the training is the same. The weighed one does
+not.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ def squares(
 
 
 def _size(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    """What an update divides by: of AdamW the root of its second moment, of Muon, whose updates of a
-    matrix are of one size, the root mean square of its momentum."""
+    """What an update divides by: of AdamW the root of its second moment; of Muon, whose updates of
+    a matrix are of one size, the root mean square of its momentum."""
     if "exp_avg_sq" in state:
         correction = 1.0 - group["betas"][1] ** float(state["step"])
         return (_local(state["exp_avg_sq"]) / correction).sqrt_().add_(group["eps"])

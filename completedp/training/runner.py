@@ -23,6 +23,8 @@ from completedp.training.slots import Slots
 from completedp.training.stacked import CannotStackError, probe
 from completedp.training.trials import Key, Outcome, Progress, Stack, Stop, Trial
 
+_FEW = 2
+"""Examples on which a model is tried in slots first."""
 _KEPT = 3
 """Stacks of scales that may come back."""
 
@@ -122,7 +124,13 @@ class Runner:
                 )
         try:
             examples = self.task.data.examples(scale.batch)
-            probe(model, self.task.loss, self.task.data, self.device, examples)
+            few = min(_FEW, examples)  # a whole batch of a large vocabulary takes a minute
+            try:
+                probe(model, self.task.loss, self.task.data, self.device, few)
+            except CannotStackError:
+                if few == examples:
+                    raise
+                probe(model, self.task.loss, self.task.data, self.device, examples)
         except CannotStackError as error:
             return str(error)
         return ""

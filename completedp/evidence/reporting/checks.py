@@ -17,6 +17,7 @@ from completedp.evidence.reporting.part import (
     drawn,
     number,
     table,
+    unless,
 )
 
 _SAYS = {
@@ -57,11 +58,15 @@ def check_part(path: Path, data: Mapping[str, Any]) -> Part:
         + (f", {known} known of the printed table" if known else ""),
         command=command(
             name,
-            model=_unless(config.get("model"), "reference"),
-            data=_unless(config.get("data"), "stdlib"),
+            model=unless(config.get("model"), "reference"),
+            data=unless(config.get("data"), "stdlib"),
             widths=config.get("widths"),
             depths=config.get("depths"),
             recipe=config.get("recipe") if isinstance(config.get("recipe"), str) else None,
+            parameterisation=config.get("parameterisations"),
+            alpha=config.get("alpha"),
+            steps=config.get("steps"),
+            seeds=config.get("seeds"),
             out=str(path.parent),
         ),
         body=body,
@@ -102,7 +107,3 @@ def _row(row: Mapping[str, Any]) -> list[object]:
 def _slope(value: Any) -> object:
     found = number(value)
     return "" if found is None else round(found, 3)
-
-
-def _unless(value: Any, usual: str) -> str | None:
-    return None if value in (None, usual) else str(value)

@@ -56,6 +56,10 @@ class Part:
         return next((word for word in _WORST if word in words), MEASURED)
 
 
+DATA = "DATA"
+"""For the reader to fill in: a study knows its data by their digest, and not where they are."""
+
+
 def command(*words: str, **options: object) -> str:
     """A command as one would type it; options that are None are left out.
 
@@ -74,6 +78,11 @@ def command(*words: str, **options: object) -> str:
         else:
             parts += [flag, shown(value)]
     return shlex.join(parts)
+
+
+def unless(value: Any, usual: str) -> str | None:
+    """A value for a command, where it is not the usual one, which is left out."""
+    return None if value in (None, usual) else str(value)
 
 
 def shown(value: Any) -> str:

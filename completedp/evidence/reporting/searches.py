@@ -12,6 +12,7 @@ from completedp.common.progress import duration
 from completedp.evidence.charts import Mark, Series, chart
 from completedp.evidence.report import Report, bar
 from completedp.evidence.reporting.part import (
+    DATA,
     UNFINISHED,
     Outcome,
     Part,
@@ -19,6 +20,7 @@ from completedp.evidence.reporting.part import (
     ladder_rows,
     number,
     table,
+    unless,
 )
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.ladder import START
@@ -98,6 +100,8 @@ def search_part(study: Study, store: str) -> Part:
         command=command(
             "search",
             "start",
+            data=DATA,
+            model=unless(spec["task"].get("model"), "reference"),
             study=study.name,
             store=store,
             space=spec["space"]["kind"],

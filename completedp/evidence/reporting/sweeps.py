@@ -8,7 +8,7 @@ from typing import Any
 
 from completedp.evidence.optimum import place_text
 from completedp.evidence.report import Report
-from completedp.evidence.reporting.part import Part, command, drawn, number, shown, table
+from completedp.evidence.reporting.part import DATA, Part, command, drawn, number, shown, table
 from completedp.theory.horizon import critical_batch_words
 
 
@@ -33,6 +33,7 @@ def sweep_part(path: Path, data: Mapping[str, Any]) -> Part:
         found=_found(lines),
         command=command(
             "sweep",
+            data=DATA,
             vary=grid["vary"],
             axes=grid["axes"],
             factors=grid["factors"],
@@ -104,6 +105,7 @@ def horizon_part(path: Path, data: Mapping[str, Any]) -> Part:
         found="; ".join(said),
         command=command(
             "fit-horizon",
+            data=DATA,
             factors=data["grid"].get("factors"),
             batch_factors=data["grid"].get("batch_factors"),
             seeds=data["grid"].get("seeds"),
