@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from completedp.apply.plan import plan
 from completedp.common.errors import DataWarning, ScaleWarning
 from completedp.common.files import write_text_atomically
-from completedp.lm import verified
+from completedp.lm import tokens, verified
 from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel, meta_model
 from completedp.lm.shape import Shape
@@ -223,8 +224,25 @@ def test_an_unequal_split_is_said(tmp_path: Path) -> None:
     """Of two documents one is the validation set: how much of the text that is, is warned of."""
     for name, size in (("a", 100), ("b", 60)):
         (tmp_path / f"{name}.txt").write_text(f"{name} word " * size)
-    with pytest.warns(DataWarning, match=r"validation takes \d\d% of the text .* 1% was asked"):
+    with pytest.warns(DataWarning, match=r"validation takes 0\.\d+ of the text .* 0\.01 was asked"):
         prepare_source(str(tmp_path), str(tmp_path / "out"))
+
+
+def test_a_held_out_part_that_is_too_small_is_said(tmp_path: Path) -> None:
+    """Far less than the share that was asked for is warned of, as far more is; about it is not."""
+    (tmp_path / "a.txt").write_text("one\n<|endoftext|>\ntwo")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        manifest = prepare_source(str(tmp_path / "a.txt"), str(tmp_path / "out"))
+    request = replace(manifest.request, valid_fraction=0.1)
+    for part, warned in ((0.004, True), (0.08, False), (0.5, True)):
+        split = manifest.splits["train"]
+        sizes = {"train": round(1e6 * (1 - part)), "valid": round(1e6 * part)}
+        splits = {name: replace(split, bytes=size) for name, size in sizes.items()}
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            tokens._warn_of_shares(splits, request)
+        assert len(said) == warned
 
 
 # --- Tokenizers

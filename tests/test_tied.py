@@ -252,6 +252,12 @@ def test_a_live_optimizer_is_checked() -> None:
     assert "model.embed_tokens.weight is in no groups" in str(found.check(optimizer))
 
 
+def test_the_other_name_of_a_tied_tensor_is_told() -> None:
+    """Who asks for the head of a tied model is told which tensor that is."""
+    message = error_of(planned("llama").explain, "lm_head.weight")
+    assert "is model.embed_tokens.weight itself (tied)" in message
+
+
 def test_other_ties_are_refused() -> None:
     """Blocks that share a tensor are no embedding and head."""
     model = hugging_face("llama")

@@ -171,8 +171,10 @@ def _check_can_run(model_map: ModelMap) -> None:
             "all; smaller ones are run where their recipes are made",
             _TARGET,
         )
-    if not model_map.blocks or model_map.structure.embedding is None:
-        raise _CannotRunError("it has no list of blocks, or no table of tokens")
+    if not model_map.blocks:
+        raise _CannotRunError("it has no list of blocks")
+    if model_map.structure.embedding is None:
+        raise _CannotRunError("it has no table of tokens to be run on")
     for place, parameter in model_map.structure.places():
         matters = is_norm(place.owner) or fans(place.owner) is not None or parameter.ndim > 1
         if place.layer is not None and not parameter.requires_grad and matters:

@@ -223,6 +223,9 @@ class PlanNumbers:
         for tensor in self.tensors:
             if tensor.name == wanted:
                 return tensor
+        for later, first in self.map.structure.shared:
+            if later.name == wanted:
+                raise CompletedpError(f"{name!r} is {first.name} itself (tied): ask for that")
         raise CompletedpError(f"the plan has no tensor {name!r}{_hint(wanted, self.tensors)}")
 
     def within(self, name: str) -> list[TensorPlan]:

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NoReturn
 
 import tyro
@@ -49,12 +49,24 @@ from completedp.cli import (  # noqa: F401 - each enters itself in VERBS
 # isort: on
 
 
+def _said_once(said: set[str]) -> Callable[..., str]:
+    """Warnings as lines; what several parts of a command have to say is said once."""
+
+    def line(message: Warning | str, *_: Any, **__: Any) -> str:
+        if (text := str(message)) in said:
+            return ""
+        said.add(text)
+        return f"completedp: {text}\n"
+
+    return line
+
+
 def main() -> None:
     """The `completedp` command."""
     # GNU OpenMP's threads spin while they wait for each other. With any other program on the
     # machine that makes torch 10 to 20 times slower; a short spin costs nothing when alone.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    warnings.formatwarning = lambda message, *_, **__: f"completedp: {message}\n"
+    warnings.formatwarning = _said_once(set())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what it has no letters for is spelt out
             stream.reconfigure(errors="backslashreplace")

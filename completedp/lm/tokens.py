@@ -288,10 +288,10 @@ def _warn_of_shares(splits: dict[str, Split], request: Request) -> None:
         return
     sizes = {name: split.bytes for name, split in splits.items()}
     share, asked = sizes["valid"] / sum(sizes.values()), request.valid_fraction
-    if abs(share - asked) > max(0.05, asked):
+    if abs(share - asked) > max(0.05, asked) or share < asked / 4:
         count = sum(split.documents for split in splits.values())
         warnings.warn(
-            f"validation takes {share:.0%} of the text of {request.source!r}, and {asked:.0%} was "
+            f"validation takes {share:.2g} of the text of {request.source!r}, where {asked:g} was "
             f"asked for: documents are held out whole, and there are {count:,}; where a file "
             f"holds several, put a line {END_OF_TEXT} between them",
             DataWarning,
