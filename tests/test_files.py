@@ -8,9 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import error_of
+from import_graph import package_sources
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import clear_left, temporary_beside, write_text_atomically
+from completedp.common.files import (
+    clear_left,
+    temporary_beside,
+    user_path,
+    write_text_atomically,
+)
 from completedp.common.process import only_process
 from completedp.lm.tokenizer import ByteTokenizer
 from completedp.lm.tokens import prepare
@@ -136,3 +143,19 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("x")
     with pytest.raises(CompletedpError, match="is a file: name a folder"):
         only_process(tmp_path / "taken").__enter__()
+
+
+def test_a_path_of_a_user_that_is_not_there() -> None:
+    """A home that nobody has, and what is no path, are one line that quotes what was written."""
+    assert user_path("~/runs") == Path.home() / "runs"
+    found = error_of(user_path, Path("~nosuchuser/runs"))
+    assert found.startswith("'~nosuchuser/runs': ")
+    assert "'~nosuchuser'" in found
+    for path in ("", " ", None, 3):
+        assert error_of(user_path, path).startswith(f"{path!r} is no path")
+
+
+def test_homes_are_looked_up_in_one_place() -> None:
+    """No other file of the package expands a `~`, which fails for a user that is not there."""
+    by = [file for file, text in package_sources().items() if "expanduser(" in text]
+    assert by == ["common/files.py"]

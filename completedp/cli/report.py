@@ -34,7 +34,7 @@ class ReportVerb(Verb):
         """Write the page and say what is on it."""
         from completedp.evidence.reporting.gather import LARGEST, write_report
 
-        found = write_report(self.paths, Path(self.out).expanduser(), self.title)
+        found = write_report(self.paths, Path(self.out), self.title)
         if self.json:
             print_json(found)
             return 0

@@ -18,6 +18,7 @@ from completedp.cli.costs import CostOptions, PatientOptions, begins, print_esti
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register, show
 from completedp.common.checks import check_number, check_path, check_text
 from completedp.common.errors import CompletedpError
+from completedp.common.files import user_path
 from completedp.studies.config import StudyConfig, WorkerConfig
 from completedp.tasks.config import UNTIED, Sources
 from completedp.theory.recipe import Recipe
@@ -375,7 +376,7 @@ def _writable(out: str) -> Path:
 
     check_no_half_url(out)
     check_path("out", out)
-    path = Path(out).expanduser()
+    path = user_path(out)
     if path.is_dir():
         raise CompletedpError(f"{out!r} is a folder: name a file in it")
     try:

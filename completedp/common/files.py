@@ -20,6 +20,23 @@ _TEMPORARY = ".part"
 """How names of files end that are being written."""
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path as a user writes it, whose `~` is a home; an empty one would be the working folder.
+
+    >>> user_path("runs/a").name
+    'a'
+    """
+    if not isinstance(path, str | os.PathLike) or not str(path).strip():
+        raise CompletedpError(f"{path!r:.60} is no path: give the name of a file or a folder")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        home = Path(path).parts[0]
+        raise CompletedpError(
+            f"{str(path)!r:.200}: there is no home {home!r:.60} here: write the path in full"
+        ) from None
+
+
 def parse_json(text: str) -> Any:
     """JSON as people mean it: no key twice, of which one would win unseen."""
     return json.loads(text, object_pairs_hook=_each_once)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from completedp.common.errors import CompletedpError
 from completedp.common.extras import import_extra
+from completedp.common.files import user_path
 from completedp.lm.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
 from completedp.lm.tokens import TOKENIZER, Manifest
 from completedp.tasks.data import Data, Stream
@@ -208,7 +209,7 @@ def tokenizer_of(folder: str | Path) -> Tokenizer:
     manifest = Manifest.load(folder)
     if manifest.tokenizer == ByteTokenizer.name:
         return ByteTokenizer()
-    return BPETokenizer.load(Path(folder).expanduser() / TOKENIZER)
+    return BPETokenizer.load(user_path(folder) / TOKENIZER)
 
 
 def trained_model(task: Task, recipe: Recipe, scale: Scale, folder: Path, device: str) -> nn.Module:

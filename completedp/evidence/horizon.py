@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import write_json, write_text_atomically
+from completedp.common.files import user_path, write_json, write_text_atomically
 from completedp.common.process import only_process
 from completedp.evidence.config import HorizonGrid
 from completedp.evidence.exponents import (
@@ -180,7 +180,7 @@ def run_horizon(
         write_json(folder / "verdict.json", result.to_dict())
         if find_spec("matplotlib") is not None:
             write_text_atomically(folder / "horizon.svg", horizon_svg(result))
-        result.recipe.save(out.expanduser())
+        result.recipe.save(user_path(out))
     return result
 
 
@@ -235,7 +235,7 @@ def _check(recipe: Recipe, out: Path) -> None:
 
 def _folder(out: Path) -> Path:
     """Where all goes but the recipe."""
-    return out.expanduser().with_suffix("")
+    return user_path(out).with_suffix("")
 
 
 def _store(folder: Path, store: str | None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from completedp.apply.table import WIDE, render
-from completedp.common.files import write_json
+from completedp.common.files import user_path, write_json
 from completedp.common.process import only_process
 from completedp.evidence.figures.figure import Found
 from completedp.evidence.figures.headline import GLOBAL, MODULE, UNTUNED, Headline, HeadlineSize
@@ -50,7 +50,7 @@ OPTIONS = WorkerConfig(device="cpu")
 def quickstart(out: Path) -> dict[str, Any]:
     """Run it all; returns what was found, and writes it to a page."""
     require_matplotlib()
-    out = out.expanduser()
+    out = user_path(out)
     story = Headline(
         claim="Untuned, global and per-module values, carried to a larger model",
         sizes={SIZE: STORY},

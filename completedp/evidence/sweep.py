@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import plain, write_json, write_text_atomically
+from completedp.common.files import plain, user_path, write_json, write_text_atomically
 from completedp.common.process import only_process
 from completedp.common.surface import option
 from completedp.evidence.config import BASE, SweepGrid
@@ -164,7 +164,7 @@ def sweep_trials(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Scale, int
 
 def store_of(out: Path, store: str | None) -> str:
     """Where the trials of a sweep are kept."""
-    return store or str(out.expanduser() / "sweep.db")
+    return store or str(user_path(out) / "sweep.db")
 
 
 def run_sweep(
@@ -179,7 +179,7 @@ def run_sweep(
 ) -> SweepResult:
     """Run what is not yet run, judge, and write verdict.json and sweep.svg."""
     require_matplotlib()
-    folder = out.expanduser()
+    folder = user_path(out)
     spec = _spec(grid, task, recipe)
     wanted = _wanted(grid, spec, task)  # what cannot be trained is said before anything is
     with only_process(folder), Store(store_of(out, store)) as opened:

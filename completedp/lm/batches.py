@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from completedp.common.errors import CompletedpError
+from completedp.common.files import user_path
 from completedp.lm.tokens import DTYPES, Manifest
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the step of splitmix64's counter
@@ -19,7 +20,7 @@ class TokenDataset:
     """
 
     def __init__(self, folder: str | Path, split: str, context: int) -> None:
-        folder = Path(folder).expanduser()
+        folder = user_path(folder)
         if context < 1:
             raise CompletedpError(f"context={context} must be 1 or more")
         self.manifest = Manifest.load(folder)

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, cast
 
 from completedp.common.errors import CompletedpError, one_line
 from completedp.common.extras import import_extra
+from completedp.common.files import user_path
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -97,7 +98,7 @@ def _not_blank(found: Iterator[str], source: str) -> Iterator[str]:
 
 
 def _root(source: str) -> Path:
-    return Path(sysconfig.get_path("stdlib") if source == "stdlib" else source).expanduser()
+    return user_path(sysconfig.get_path("stdlib") if source == "stdlib" else source)
 
 
 def _files(source: str) -> list[Path]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from completedp.common.errors import CompletedpError
+from completedp.common.files import user_path
 from completedp.lm.corpora import documents
 from completedp.lm.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
 from completedp.lm.tokens import TOKENIZER, Manifest, prepare
@@ -52,7 +52,7 @@ def choose_tokenizer(
         return ByteTokenizer()
     if name == "bpe":
         vocab = VOCAB if vocab is None else vocab
-        trained = Path(out).expanduser() / TOKENIZER
+        trained = user_path(out) / TOKENIZER
         if trained.exists():
             found = BPETokenizer.load(trained)
             if found.vocab != vocab:

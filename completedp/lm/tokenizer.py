@@ -14,6 +14,7 @@ import numpy as np
 
 from completedp.common.errors import CompletedpError, one_line
 from completedp.common.extras import import_extra
+from completedp.common.files import user_path
 from completedp.lm.corpora import END_OF_TEXT
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class BPETokenizer:
     @classmethod
     def load(cls, path: str | Path) -> "BPETokenizer":
         """Read a JSON written by `save` or by the `tokenizers` package."""
-        path = Path(path).expanduser()
+        path = user_path(path)
         package = import_extra("tokenizers", "a BPE tokenizer")
         if not path.is_file():
             raise CompletedpError(f"no tokenizer file {str(path)!r}: give a tokenizers JSON")

@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from completedp.common.errors import CompletedpError, DataWarning
-from completedp.common.files import json_text, parse_json, temporary_beside
+from completedp.common.files import json_text, parse_json, temporary_beside, user_path
 from completedp.lm import verified
 from completedp.lm.corpora import END_OF_TEXT, documents, fingerprint, names_of
 from completedp.lm.tokenizer import BPETokenizer, Tokenizer
@@ -95,7 +95,7 @@ class Manifest:
     def load(cls, folder: str | Path, *, verify: bool = False) -> "Manifest":
         """Read strictly and compare with the files there: sizes always, checksums to `verify`
         (what was compared before and did not change since is not read again)."""
-        folder = Path(folder).expanduser()
+        folder = user_path(folder)
         path = folder / MANIFEST
         try:
             data = parse_json(path.read_text(encoding="utf-8"))
@@ -214,7 +214,7 @@ def prepare(
         shard_tokens=shard_tokens,
         dtype="uint16" if tokenizer.vocab <= 1 << 16 else "uint32",
     )
-    out = Path(out).expanduser().absolute()
+    out = user_path(out).absolute()
     if (out / MANIFEST).exists():
         return _reuse(out, request)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):

@@ -28,6 +28,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError, one_line
 from completedp.common.extras import import_extra
+from completedp.common.files import user_path
 from completedp.common.progress import say
 from completedp.studies.migrations import MIGRATIONS, new_identity
 from completedp.studies.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
@@ -66,7 +67,7 @@ class Database:
         else:
             check_no_half_url(url)
             check_path("store", url)
-            parsed = sa.URL.create("sqlite", database=str(Path(url).expanduser()))
+            parsed = sa.URL.create("sqlite", database=str(user_path(url)))
         self.is_postgres = parsed.get_backend_name() != "sqlite"
         if self.is_postgres:
             self._password = str(parsed.password or "")

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +22,7 @@ import sqlalchemy as sa
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError, first_line
 from completedp.common.extras import import_extra
+from completedp.common.files import user_path
 from completedp.common.process import answered_signals
 from completedp.studies.config import WorkerConfig
 from completedp.studies.objective import Objective
@@ -63,7 +63,7 @@ def run_on_ray(
     """
     check_number("workers", workers, low=1)
     if ":" not in sources.data:  # the workers are in folders of their own
-        sources = replace(sources, data=str(Path(sources.data).expanduser().absolute()))
+        sources = replace(sources, data=str(user_path(sources.data).absolute()))
     address = address or os.environ.get("RAY_ADDRESS") or _LOCAL
     with Store(store_url, create=False) as store:
         study = store.study(study_name)
@@ -246,7 +246,7 @@ def _url_for_workers(store_url: str) -> str:
             url = url.set(password=password)
         return url.render_as_string(hide_password=False)
     path = sa.make_url(store_url).database if "://" in store_url else store_url
-    return str(Path(path or "").expanduser().absolute())
+    return str(user_path(path or "").absolute())
 
 
 def _is_sqlite(store_url: str) -> bool:

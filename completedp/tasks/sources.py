@@ -20,6 +20,7 @@ from torch import nn
 from completedp.apply.classify import size_of
 from completedp.common.errors import CompletedpError, short
 from completedp.common.extras import import_extra
+from completedp.common.files import user_path
 from completedp.lm.reference import ReferenceModel
 from completedp.tasks.config import UNTIED
 from completedp.theory.scale import Scale
@@ -266,9 +267,10 @@ class HuggingFace:
 
 def _config(name: str) -> Any:
     hf = import_extra("transformers", "hf:")
-    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+    path = user_path(name)
+    if name.startswith((".", "/", "~")) and not path.is_dir():
         raise CompletedpError(f"no folder {name[:200]!r} with a config.json")
     try:
-        return hf.AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=False)
+        return hf.AutoConfig.from_pretrained(str(path), trust_remote_code=False)
     except Exception as error:  # of the hub or of the file
         raise CompletedpError(f"no model 'hf:{name[:200]}': {short(error)}") from None

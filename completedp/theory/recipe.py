@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
-from completedp.common.files import parse_json, read_json, write_json
+from completedp.common.files import (
+    parse_json,
+    read_json,
+    user_path,
+    write_json,
+)
 from completedp.theory.evidence import Evidence
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.optimizers import LR
@@ -196,7 +201,7 @@ class Recipe:
         try:
             return cls.load(name_or_path)
         except CompletedpError as error:
-            if Path(name_or_path).expanduser().exists():
+            if user_path(name_or_path).exists():
                 raise
             raise CompletedpError(f"{error}; by name there are {', '.join(cls.names())}") from None
 
@@ -217,7 +222,7 @@ class Recipe:
     @classmethod
     def load(cls, path: str | Path) -> Recipe:
         """Read a recipe; every fault in the file is one line that names it."""
-        path = Path(path).expanduser()
+        path = user_path(path)
         data = read_json(path, "recipe")
         try:
             return cls.from_dict(data)
@@ -226,7 +231,7 @@ class Recipe:
 
     def save(self, path: str | Path) -> None:
         """Write the recipe; an older file survives until the new one is complete."""
-        write_json(Path(path).expanduser(), self.to_dict())
+        write_json(user_path(path), self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """What is written to disk."""

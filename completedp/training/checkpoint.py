@@ -37,6 +37,7 @@ from completedp.common.files import (
     parse_json,
     read_json,
     temporary_beside,
+    user_path,
     write_text_atomically,
 )
 from completedp.theory.optimizers import DEFAULT
@@ -142,7 +143,7 @@ def load_weights(model: nn.Module, run: str | Path) -> int:
     >>> cdp.load_weights(model, "runs/b")
     4
     """
-    path = find_checkpoint(Path(run).expanduser())
+    path = find_checkpoint(user_path(run))
     if path is None:
         raise CompletedpError(f"there is no checkpoint in {str(run)!r}: train again")
     wanted = {name: value.detach() for name, value in _weights(model).items()}
@@ -152,7 +153,7 @@ def load_weights(model: nn.Module, run: str | Path) -> int:
             "another, or call model.to_empty(device=...) first"
         )
     about = read_about(path)
-    _check_ended_well(Path(run).expanduser())
+    _check_ended_well(user_path(run))
     opened = _open_folder if path.is_dir() else _open_file
     opened(path, wanted, about, _MODEL)()
     return about.step

@@ -13,7 +13,7 @@ from typing import Any
 
 from completedp.common.checks import is_finite
 from completedp.common.errors import CompletedpError
-from completedp.common.files import read_json
+from completedp.common.files import read_json, user_path
 from completedp.common.surface import option
 from completedp.theory.recipe import Recipe
 from completedp.training.checkpoint import find_checkpoint, read_about
@@ -78,7 +78,7 @@ def finished_run(folder: Path, config: TrainConfig, identity: dict[str, str]) ->
 
 def steps_done(config: TrainConfig) -> int:
     """Steps of a run that are behind it: those of its checkpoint, or of its result."""
-    folder = Path(config.out).expanduser()
+    folder = user_path(config.out)
     try:
         if (folder / "result.json").exists():
             result = read_result(folder / "result.json")

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from completedp.apply.optimise import set_learning_rates
 from completedp.common.errors import CompletedpError, DataWarning, ScaleWarning
-from completedp.common.files import write_json
+from completedp.common.files import user_path, write_json
 from completedp.common.process import Interrupted, answered_signals, only_process
 from completedp.common.progress import Reporter
 from completedp.common.surface import option
@@ -82,7 +82,7 @@ def train(
 
     `task` and `recipe` stand in for what the config names.
     """
-    folder = Path(config.out).expanduser()
+    folder = user_path(config.out)
     with joined(config.device) as ranks, ExitStack() as stack:
         if not ranks.first:  # whose warnings are those of all
             stack.enter_context(warnings.catch_warnings(action="ignore", category=UserWarning))

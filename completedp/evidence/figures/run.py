@@ -21,6 +21,7 @@ from completedp.common.errors import CompletedpError
 from completedp.common.files import (
     plain,
     read_json,
+    user_path,
     write_bytes_atomically,
     write_json,
     write_text_atomically,
@@ -57,7 +58,7 @@ def run_figure(
     """What a figure found, and the same as it was written to OUT/NAME.json."""
     figure = figure_named(name)
     require_matplotlib()
-    out = out.expanduser()
+    out = user_path(out)
     trains = figure.cost(size).trials > 0
     if trains:
         check_sources(size, data, model)  # before anything is made

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import read_json
+from completedp.common.files import read_json, user_path
 from completedp.evidence.figures.figure import SIZES, TINY
 from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.report import Markup, Report, chip, code, judged_lines, link
@@ -73,7 +73,7 @@ def gather(paths: Sequence[str]) -> list[Part]:
         if "://" in text:  # a store's URL, whose password is nobody's to read
             found.parts += _store_parts(text, without_password(text))
             continue
-        path = Path(text).expanduser()
+        path = user_path(text)
         if not path.exists():
             raise CompletedpError(f"there is nothing at {text!r}")
         before = len(found.seen)
@@ -85,7 +85,7 @@ def gather(paths: Sequence[str]) -> list[Part]:
 
 def write_report(paths: Sequence[str], out: Path, title: str) -> dict[str, Any]:
     """Gather, write the page, and say what is on it."""
-    out = out.expanduser()
+    out = user_path(out)
     parts = gather(paths)
     page = page_of(parts, title)
     html = page.html()
