@@ -141,8 +141,23 @@ def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     """A run that is to go where a file is says so."""
     (tmp_path / "taken").write_text("x")
-    with pytest.raises(CompletedpError, match="is a file: name a folder"):
+    with pytest.raises(CompletedpError, match="taken' is a file: name a folder"):
         only_process(tmp_path / "taken").__enter__()
+    with pytest.raises(CompletedpError, match="taken' is a file: name a folder"):
+        write_text_atomically(tmp_path / "taken" / "runs" / "a", "x")
+
+
+def test_no_error_names_the_file_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written is called by its own name, not by that of the part being written."""
+    assert error_of(write_text_atomically, tmp_path, "x").startswith(f"'{tmp_path}' is a folder")
+
+    def refused(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "touch", refused)
+    with pytest.raises(PermissionError) as caught:
+        write_text_atomically(tmp_path / "a", "x")
+    assert caught.value.filename == str(tmp_path / "a")
 
 
 def test_a_path_of_a_user_that_is_not_there() -> None:

@@ -248,7 +248,7 @@ def test_out_is_taken(tmp_path: Path) -> None:
     (tmp_path / "taken" / "thesis.tex").write_text("dear")
     assert "is no token folder" in error_of(prepare, source, tmp_path / "taken", BYTES)
     assert "is no token folder" in error_of(prepare, source, source, BYTES)
-    assert "cannot write" in error_of(prepare, source, Path(source) / "below", BYTES)
+    assert "is a file: name a folder" in error_of(prepare, source, Path(source) / "below", BYTES)
     (tmp_path / "empty").mkdir()
     assert prepare(source, tmp_path / "empty", BYTES).vocab == 257
 

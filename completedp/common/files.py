@@ -37,6 +37,17 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         ) from None
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those that it is in; a file that is in its way is named."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        raise CompletedpError(
+            f"{str(there)!r} is a file: name a folder, there or to be made"
+        ) from None
+
+
 def parse_json(text: str) -> Any:
     """JSON as people mean it: no key twice, of which one would win unseen."""
     return json.loads(text, object_pairs_hook=_each_once)
@@ -98,7 +109,9 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
     """The same, of bytes. A pipe or a device is written to, and where a link points is written."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if path.is_dir():
+        raise CompletedpError(f"{str(path)!r} is a folder: name a file in it")
+    if path.exists() and not path.is_file():
         with path.open("wb") as file:
             file.write(data)
         return
@@ -130,14 +143,18 @@ def temporary_beside(path: Path, *, folder: bool = False) -> Iterator[Path]:
     It is locked for as long as it is ours. So one that nobody holds was left by a kill, and the
     next one for the same path clears it away.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     clear_left(path.parent, path.name)
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
-        if folder:
-            temporary.mkdir()
-        else:
-            temporary.touch(mode=0o644, exist_ok=False)
+        try:
+            if folder:
+                temporary.mkdir()
+            else:
+                temporary.touch(mode=0o644, exist_ok=False)
+        except OSError as error:
+            error.filename = str(path)  # nobody knows of the other
+            raise
         with _opened(temporary) as handle:
             _is_ours(handle)
             if not temporary.exists():  # cleared away by another process before it was locked

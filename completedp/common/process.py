@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import clear_left
+from completedp.common.files import clear_left, make_folder
 from completedp.common.progress import say
 
 LOCK = ".lock"
@@ -32,9 +32,7 @@ def only_process(folder: Path) -> Iterator[None]:
 
     What a killed process left half-written in it is cleared away.
     """
-    if folder.exists() and not folder.is_dir():
-        raise CompletedpError(f"{str(folder)!r} is a file: name a folder, there or to be made")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / LOCK
     with path.open("w") as file:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError, ModelWarning
-from completedp.common.files import user_path, write_json, write_text_atomically
+from completedp.common.files import make_folder, user_path, write_json, write_text_atomically
 from completedp.common.progress import Reporter
 from completedp.evidence.check import Check, make_check
 from completedp.evidence.config import CheckSettings
@@ -109,7 +109,7 @@ def run_check(
     folder = None if out is None else user_path(out)
     if folder is not None:  # before minutes of measuring, not after
         require_matplotlib()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ModelWarning)  # which asks for what is done here
         forewarn(check)

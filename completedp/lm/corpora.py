@@ -111,8 +111,9 @@ def _files(source: str) -> list[Path]:
             )
         return [root]
     if not root.is_dir():
+        problem = "is neither a file nor a folder" if root.exists() else "is not there"
         raise CompletedpError(
-            f"no file or folder {source!r}: give a path that exists, 'stdlib', or "
+            f"{source!r} {problem}: give the path of a file or folder, 'stdlib', or "
             "'hf:OWNER/NAME' for a Hugging Face dataset"
         )
     files = []
