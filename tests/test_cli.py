@@ -429,6 +429,10 @@ def test_version_and_bare_commands(
         ("search start --data x --trails 3", "has no '--trails': did you mean --trials?"),
         ("coordcheck --parameterisations sp", "did you mean --parameterisation?"),
         ("recipe shwo", "did you mean show?"),
+        ("trian --help", "no command 'completedp trian': did you mean train?"),
+        ("search strat -h", "no command 'completedp search strat': did you mean start?"),
+        ("figure lr-widht", "unknown figure 'lr-widht' (did you mean lr-width?): choose from"),
+        ("plan --recipe defualt", "no recipe at 'defualt' (did you mean default?); by name"),
         ("search best --context 3", "has no '--context' (see completedp search best --help)"),
         ("search start --spcae x", "did you mean --space? (see completedp search start --help)"),
         ("inspect own.py:make", "'own.py:make': give the module, as import does: own:make"),
@@ -442,8 +446,47 @@ def test_version_and_bare_commands(
 def test_did_you_mean(
     words: str, meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A mistyped command or flag is one line that names what it is like."""
+    """A mistyped command, flag or name is one line that names what it is like."""
     assert meant in one_error_line(*said(words, monkeypatch, capsys))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan --recipe {}",
+        "recipe show {}",
+        "inspect hf:{}",
+        "train --data {} --out x",
+        "data {} --out x",
+        "data stdlib --out {}",
+        "coordcheck --text {}",
+        "coordcheck --out {}",
+        "search status --store {}",
+        "report {}",
+        "figure lr-width --out {}",
+    ],
+)
+def test_a_home_that_nobody_has(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever a path is given, one of a user that is not there is a line that quotes it."""
+    line = one_error_line(*said(words.format("~nosuchuser/x"), monkeypatch, capsys))
+    assert "'~nosuchuser/x': there is no home '~nosuchuser'" in line
+
+
+def test_what_is_in_the_way_of_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder where a file is to go, a file where a folder is to, and a device, are named."""
+    monkeypatch.chdir(tmp_path)
+    Recipe.default().save("mine.json")
+    for words, line in (
+        (f"report mine.json --out {tmp_path}", f"'{tmp_path}' is a folder: name a file in it"),
+        ("coordcheck --out mine.json", "'mine.json' is a file: name a folder, there or to be made"),
+        ("data /dev/null --out x", "'/dev/null' is neither a file nor a folder: give"),
+        ("plan --recipe=", "'' is no path: give the name of a file or a folder"),
+    ):
+        assert line in one_error_line(*said(words, monkeypatch, capsys))
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def _flip_last_byte(shard: Path) -> None:
 def test_parallel_is_fsdp_or_ddp(folder: Path) -> None:
     """Any other way to be parallel is refused by name."""
     message = error_of(config, str(folder), "run", parallel="tensor")
-    assert message == "unknown parallel 'tensor': choose fsdp or ddp"
+    assert message == "unknown parallel 'tensor': choose from fsdp, ddp"
 
 
 def test_the_newest_checkpoint_counts(folder: Path) -> None:

@@ -14,6 +14,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Annotated, Any, NoReturn
 
 import tyro
@@ -136,6 +137,15 @@ def _parse(arguments: list[str]) -> Verb:
             parsed([*command, "--help"])
         return text.getvalue()
 
+    def refuse(what: str) -> NoReturn:
+        command = known_command(arguments, VERBS, help_of)
+        _fail(f"{what} (see {' '.join(['completedp', *command, '--help'])})")
+
+    if {"-h", "--help"} & {*arguments}:  # of a command that is not there, tyro shows that of all
+        named = list(takewhile(lambda word: not word.startswith("-"), arguments))
+        unsure = len(named) > 1 or (named and named[0] not in VERBS)
+        if unsure and (what := mistyped(named, VERBS, help_of)):
+            refuse(what)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -143,9 +153,7 @@ def _parse(arguments: list[str]) -> Verb:
     except SystemExit as stop:
         if not stop.code:
             raise
-        command = known_command(arguments, VERBS, help_of)
-        what = mistyped(arguments, VERBS, help_of) or _one_line(said.getvalue())
-        _fail(f"{what} (see {' '.join(['completedp', *command, '--help'])})")
+        refuse(mistyped(arguments, VERBS, help_of) or _one_line(said.getvalue()))
 
 
 def _one_line(box: str) -> str:

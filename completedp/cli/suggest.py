@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Sequence
+
+from completedp.common.checks import did_you_mean
 
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _PARTS = re.compile(r"\{([a-z,-]+)\}")
@@ -57,8 +58,5 @@ def _shown(command: Sequence[str], word: str) -> str:
 
 
 def _near(word: str, known: Collection[str]) -> str:
-    """A hint, where anything is like it; a word that begins another is like it."""
-    bare = {each.lstrip("-"): each for each in sorted(known)}  # dashes make all flags alike
-    near = [bare[each] for each in difflib.get_close_matches(word.lstrip("-"), bare, n=1)]
-    near += [each for each in sorted(known) if each.startswith(word) and each not in near]
-    return f": did you mean {' or '.join(near[:2])}?" if near else ""
+    near = did_you_mean(word, known)
+    return near and f": {near}"

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
+from completedp.common.checks import did_you_mean
 from completedp.common.errors import CompletedpError
 
 
@@ -30,7 +31,8 @@ def check_keys(
     prefix = f"{where}." if where else ""
     for key in data:
         if key not in keys:
-            where = path_of(prefix, key)
+            near = did_you_mean(str(key), keys)
+            where = f"{path_of(prefix, key)}{near and f' ({near})'}"
             raise CompletedpError(f"unknown key {where}: choose from {', '.join(keys)}")
     for key in keys:
         if key not in data:

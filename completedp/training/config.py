@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from completedp.common.checks import check_number, check_path
+from completedp.common.checks import check_number, check_one_of, check_path
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import option
 from completedp.tasks.config import TaskConfig
@@ -82,12 +82,8 @@ class TrainConfig(TaskConfig):
         for name, low in (("checkpoint_every", 0), ("noise_every", 0), ("stop_after", 1)):
             if (given := getattr(self, name)) is not None:
                 check_number(name, given, low=low)
-        if self.dtype not in ("auto", "float32", "bfloat16", "float64"):
-            raise CompletedpError(
-                f"unknown dtype {self.dtype!r}: choose auto, float32, bfloat16 or float64"
-            )
-        if self.parallel not in get_args(Parallel):
-            raise CompletedpError(f"unknown parallel {self.parallel!r}: choose fsdp or ddp")
+        check_one_of("dtype", self.dtype, ("auto", "float32", "bfloat16", "float64"))
+        check_one_of("parallel", self.parallel, get_args(Parallel))
 
     def target(self, recipe: Recipe) -> Scale:
         """The scale to train at."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from completedp.common.errors import CompletedpError
+from completedp.common.checks import check_one_of
 from completedp.evidence.figures import (
     annealing,
     base_size,
@@ -48,6 +48,5 @@ FIGURES: dict[str, Figure] = {
 
 def figure_named(name: str) -> Figure:
     """The figure of that name, or an error that lists them."""
-    if name not in FIGURES:
-        raise CompletedpError(f"no figure {name[:80]!r}: choose from {', '.join(FIGURES)}")
+    check_one_of("figure", name, FIGURES)
     return FIGURES[name]
