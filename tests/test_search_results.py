@@ -74,6 +74,7 @@ def test_status_of_a_young_study(data: str, store: Store) -> None:
     study = make_study(store, data, trials=7)
     found = status(study)
     assert found.lines().startswith("tune: 0/7 trials")
+    assert str(found) == found.lines()
     assert "best none yet; 0 diverged" in found.lines()
     assert "impossible" not in found.lines()
     assert "at work: nobody; 0 trials wait" in found.lines()

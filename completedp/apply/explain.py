@@ -80,8 +80,9 @@ def _what(plan: PlanNumbers, tensor: TensorPlan) -> str:
     start = "" if tensor.init_value is None else f"; starts at {tensor.init_value:g}"
     known = " (the recipe knows its role alone)" if tensor.borrowed else ""
     by = "" if tensor.optimizer == DEFAULT else f"; trained by {tensor.optimizer}"
+    role = f"{'an' if info.role[0] in 'aeiou' else 'a'} {info.role}"
     return (
-        f"{tensor.name} is {info.type}, a {info.role}{known}, {_DECIDED[info.how]}{where}; "
+        f"{tensor.name} is {info.type}, {role}{known}, {_DECIDED[info.how]}{where}; "
         f"width x{tensor.width_ratio:g}{start}{by}"
     )
 

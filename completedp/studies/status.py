@@ -68,6 +68,8 @@ class Status:
         ]
         return printable("\n".join(filter(None, lines)))
 
+    __str__ = lines
+
 
 def status(study: Study) -> Status:
     """How a study stands, from its store alone."""
