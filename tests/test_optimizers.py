@@ -163,7 +163,7 @@ def test_rules_in_one_form() -> None:
     assert "signum has no rules for hidden_norm" in error_of(
         Rules, optimizer={"hidden_norm": "signum"}
     )
-    assert "signum has no rules for input_embedding" in error_of(Rules, optimizer="signum")
+    assert "write {'hidden_weight': 'signum'}" in error_of(Rules, optimizer="signum")
     assert "'sgd'" in error_of(Rules, optimizer={"hidden_weight": "sgd"})
     assert "'head'" in error_of(Rules, optimizer={"head": "signum"})
     shift = Shift(role="hidden_weight", hyperparameter="eps", axis="width", by=1.0)

@@ -23,8 +23,9 @@ from completedp.apply.names import canonical_name as canonical_name
 from completedp.apply.settings import declared_head_dim
 from completedp.apply.structure import Place, Structure, fans, gain_offset, is_norm
 from completedp.apply.unknown import Suggestion, check_known, suggest
+from completedp.common.checks import check_is
 from completedp.common.errors import CompletedpError
-from completedp.theory.overrides import check_overrides, merged
+from completedp.theory.overrides import merged
 from completedp.theory.roles import MODULE_TYPES, Width, is_bias, width_of_type
 
 # Matrices that take the residual stream in, and those that add to it.
@@ -80,8 +81,9 @@ def read(
     inherited: Mapping[str, str] | None = None,
 ) -> Reading:
     """As `classify`, but for tensors that nobody can classify, which it gives beside the others."""
+    wanted = "a torch.nn.Module: the model itself, not a function that makes it, nor its name"
+    check_is("model", model, nn.Module, wanted)
     tried = merged(overrides or {}, inherited or {})
-    check_overrides(tried)
     every_name = [canonical_name(name) for name, _ in model.named_parameters()]
     structure = Structure(model, {n for n in every_name if _override(n, tried)})
     cautions.check_structure(structure)

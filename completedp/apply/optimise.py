@@ -12,9 +12,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from completedp.apply.stepper import Together, make_optimizer
 from completedp.apply.tensors import PlanNumbers
+from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError
 from completedp.theory.optimizers import ADAMW, DEFAULT, LR
-from completedp.theory.schedule import Schedule
+from completedp.theory.schedule import Schedule, check_schedule
 
 if TYPE_CHECKING:
     from completedp.apply.adamw import Implementation
@@ -102,8 +103,8 @@ def attach_schedule(optimizer: Optimizer, schedule: Schedule, steps: int) -> Lam
     >>> optimizer.param_groups[0]["lr"]  # half way up in the first of two steps of warm-up
     0.25
     """
-    if steps < 1:
-        raise CompletedpError(f"steps = {steps!r} must be at least 1")
+    check_schedule(schedule)
+    steps = check_whole("steps", steps)
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"])
     with warnings.catch_warnings():

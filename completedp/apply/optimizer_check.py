@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from completedp.apply.tensors import PlanNumbers, TensorPlan
+from completedp.common.checks import check_is
 from completedp.theory.optimizers import ADAMW, LR, OPTIMIZERS
 
 _TOLERANCE = 1e-6
@@ -49,6 +50,8 @@ def check_optimizer(plan: PlanNumbers, *optimizers: Optimizer) -> OptimizerCheck
 
     A schedule may have taken the rates from their planned ones, but all by the same factor.
     """
+    for optimizer in optimizers:
+        check_is("optimizer", optimizer, Optimizer, "a torch optimizer, such as plan.optimizer()")
     return OptimizerCheck(
         tensors=len(plan.tensors), differences=tuple(_differences(plan, optimizers))
     )

@@ -73,8 +73,8 @@ def make_plan(
 ) -> Plan:
     """The same without a word on the recipe: for trials, whose scale is what is being measured."""
     model_map = classify(model, overrides, inherited=recipe.overrides)
-    cautions.check_fit(model_map, recipe, target)
     transfer = Transfer(recipe, target)
+    cautions.check_fit(model_map, recipe, target)
     residual = [_residual(transfer, layer) for layer in range(1, target.depth + 1)]
     tensors = [_tensor_plan(info, model_map, transfer) for info in model_map]
     ways = choose_ways(model_map, tensors, recipe, multipliers)

@@ -12,6 +12,7 @@ from completedp.apply.cautions import scale_cautions
 from completedp.apply.optimizer_check import OptimizerCheck, check_optimizer
 from completedp.apply.table import render
 from completedp.apply.tensors import PlanNumbers
+from completedp.common.checks import check_whole
 
 if TYPE_CHECKING:
     from completedp.apply.adamw import Implementation
@@ -40,7 +41,7 @@ class Plan(PlanNumbers):
         The draw depends on the seed and the tensor's name alone: not on the device, the order of
         the parameters, or who else is there.
         """
-        initialise.initialise(self, seed)
+        initialise.initialise(self, check_whole("seed", seed, low=0))
         self.attach()
 
     def attach(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from torch import nn
@@ -17,8 +17,8 @@ from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError, ModelWarning
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe, numberless
-from completedp.theory.rules import Rules
-from completedp.theory.scale import Scale
+from completedp.theory.rules import Rules, check_rules
+from completedp.theory.scale import Scale, check_scale
 
 DEFAULT_LR = 2.0**-8
 _OWN = ("schedule", "no_decay", "provenance")
@@ -34,6 +34,7 @@ def recipe_for_model(
     **options: Any,
 ) -> Recipe:
     """The recipe: widths and constants read off the model, values and overrides as given."""
+    check_scale("base", base)
     model_map = classify(base_model, overrides)
     cautions.check_base(model_map, base)
     if probe and (doubt := confirm(model_map).doubt(at_base=True)):
@@ -42,7 +43,8 @@ def recipe_for_model(
     values = {k: options.pop(k) for k in list(options) if k in Values.names()}
     names = {f.name for f in fields(Rules)}
     choices = {k: options.pop(k) for k in list(options) if k in names}
-    rules = replace(options.pop("rules", Rules()), **choices)
+    rules = options.pop("rules", Rules())
+    check_rules(rules)
     for name in options:
         check_one_of("option", name, (*_OWN, *Values.names(), "rules", *sorted(names)))
     return Recipe(
@@ -54,7 +56,7 @@ def recipe_for_model(
         head_dim=model_map.head_dim,
         overrides=overrides or {},
         constants=model_map.constants,
-        rules=rules,
+        rules=rules.chosen(**choices),
         **options,
     )
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.names import canonical_name
+from completedp.common.checks import check_is
 from completedp.common.errors import CompletedpError
 from completedp.theory.optimizers import DEFAULT, LR, OPTIMIZERS, WEIGHT_DECAY, Optimizer
 from completedp.theory.recipe import Recipe
@@ -219,7 +220,7 @@ class PlanNumbers:
 
     def __getitem__(self, name: str) -> TensorPlan:
         """The plan of one tensor, by its name."""
-        wanted = canonical_name(name)
+        wanted = _wanted(name)
         for tensor in self.tensors:
             if tensor.name == wanted:
                 return tensor
@@ -230,7 +231,7 @@ class PlanNumbers:
 
     def within(self, name: str) -> list[TensorPlan]:
         """The tensor of that name, or those of the module of that name."""
-        wanted = canonical_name(name)
+        wanted = _wanted(name)
         inside = [t for t in self.tensors if t.name.startswith(f"{wanted}.")]
         return inside or [self[name]]
 
@@ -247,6 +248,11 @@ class PlanNumbers:
             "multipliers": dict(self.ways),
             "tensors": [tensor.to_dict() for tensor in self.tensors],
         }
+
+
+def _wanted(name: object) -> str:
+    check_is("name", name, str, "that of a tensor or a module, as the plan prints it")
+    return canonical_name(str(name))
 
 
 def _hint(wanted: str, tensors: Sequence[TensorPlan]) -> str:

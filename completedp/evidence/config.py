@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from completedp.common.checks import check_number, check_one_of, check_path
+from completedp.common.checks import check_number, check_one_of, check_path, check_whole
 from completedp.common.errors import CompletedpError
 from completedp.common.flags import named, off
 from completedp.lm.shape import Shape
@@ -65,19 +65,18 @@ class CheckSettings:
 
     def __post_init__(self) -> None:
         for name in ("widths", "depths"):
-            sizes = getattr(self, name)
-            if sizes is None:
+            if getattr(self, name) is None:
                 continue
-            if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
-                raise CompletedpError(
-                    f"{name} = {list(sizes)} must be whole numbers above 0, increasing"
-                )
+            sizes = tuple(check_whole(name, size) for size in getattr(self, name))
+            if not sizes or list(sizes) != sorted(set(sizes)):
+                raise CompletedpError(f"{name} = {list(sizes)} must be one or more, increasing")
+            object.__setattr__(self, name, sizes)
         if len(self.widths or (1, 2)) < 2 and len(self.depths or (1, 2)) < 2:
             raise CompletedpError("a slope needs at least two widths or two depths")
         for name in ("batch", "context", "steps", "seeds"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise CompletedpError(f"{name} = {value} must be at least 1")
+            if value is not None:
+                object.__setattr__(self, name, check_whole(name, value))
         if self.text is not None:
             check_path("text", self.text)
         if self.tolerance is not None:
@@ -243,14 +242,16 @@ class HorizonConfig(HorizonGrid, BaseConfig):
 
 def check_octaves(name: str, octaves: tuple[float, ...]) -> None:
     """Raise unless an optimum can be bracketed by them."""
-    if len(octaves) < 3 or list(octaves) != sorted(set(octaves)):
-        raise CompletedpError(f"{name} = {list(octaves)} must be three or more, increasing")
     for octave in octaves:
         check_number(name, octave, low=-64, high=64)
+    if len(octaves) < 3 or list(octaves) != sorted(set(octaves)):
+        raise CompletedpError(f"{name} = {list(octaves)} must be three or more, increasing")
 
 
 def check_factors(name: str, factors: tuple[int, ...]) -> None:
     """Raise unless they go up from the base."""
+    for factor in factors:
+        check_whole(name, factor)
     if not factors or factors[0] != 1 or list(factors) != sorted(set(factors)):
         raise CompletedpError(f"{name} = {list(factors)} must start with 1, the base, and increase")
 

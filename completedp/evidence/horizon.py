@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from completedp.common.checks import several
 from completedp.common.errors import CompletedpError
 from completedp.common.files import user_path, write_json, write_text_atomically
 from completedp.common.process import only_process
@@ -112,10 +113,10 @@ def fit_horizon(
     True
     """
     grid = HorizonGrid(
-        factors=tuple(factors),
-        batch_factors=tuple(batch_factors),
+        factors=several(factors),
+        batch_factors=several(batch_factors),
         batch_growth=batch_growth,
-        octaves=tuple(octaves),
+        octaves=several(octaves),
         seeds=seeds,
         noise=noise,
     )

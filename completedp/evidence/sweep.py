@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from completedp.common.checks import several
 from completedp.common.errors import CompletedpError
 from completedp.common.files import plain, user_path, write_json, write_text_atomically
 from completedp.common.process import only_process
@@ -131,12 +132,12 @@ def sweep(
     [('base', 1), ('width', 2)]
     """
     grid = SweepGrid(
-        vary=(vary,) if isinstance(vary, str) else tuple(vary),
-        axes=(axis,) if isinstance(axis, str) else tuple(axis),  # type: ignore[arg-type]
-        factors=tuple(factors),
-        octaves=tuple(octaves),
-        second_octaves=tuple(second_octaves),
-        parameterisations=tuple(parameterisations),
+        vary=several(vary),
+        axes=several(axis),
+        factors=several(factors),
+        octaves=several(octaves),
+        second_octaves=several(second_octaves),
+        parameterisations=several(parameterisations),
         seeds=seeds,
     )
     task, begin = start(

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError
 from completedp.lm.shape import Shape
 from completedp.theory.roles import BRANCHES
@@ -51,10 +52,10 @@ class ModelConfig(Shape):
         super().__post_init__()
         limits = {"vocab": 2**31, "width": 2**24, "depth": 10_000, "head_dim": 2**16}
         for name, most in limits.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise CompletedpError(f"{name} = {getattr(self, name)} must be from 1 to {most}")
-        if self.mlp_width is not None and self.mlp_width < 1:
-            raise CompletedpError(f"mlp_width = {self.mlp_width} must be at least 1")
+            size = check_whole(name, getattr(self, name), high=most)
+            object.__setattr__(self, name, size)
+        if self.mlp_width is not None:
+            object.__setattr__(self, "mlp_width", check_whole("mlp_width", self.mlp_width))
         if self.width % self.head_dim:
             raise CompletedpError(
                 f"width {self.width} is not divisible by head_dim {self.head_dim}: width grows by "

@@ -25,7 +25,7 @@ from completedp.tasks.sources import overrides_from
 from completedp.tasks.task import MakeModel, Task, make_task
 from completedp.theory.evidence import Evidence, Rung, SearchRecord, shown_loss
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Ratios, Scale
+from completedp.theory.scale import Ratios, Scale, check_scale
 from completedp.theory.timescale import base_timescales, matrix_range
 from completedp.training.devices import device_name
 
@@ -68,6 +68,8 @@ def start(
     no tuned ones; or the default recipe, of the reference model. `of_task` goes to `make_task`.
     """
     recipe = None if recipe is None else Recipe.find(recipe)
+    if base is not None:
+        check_scale("base", base)
     if recipe is not None and base not in (None, recipe.base):
         raise CompletedpError(
             f"the recipe's base is {recipe.base}, and the one given is {base}: give one of them"

@@ -58,8 +58,8 @@ class Values(NamedNumbers):
         values = _with_defaults(values, [ADAMW])
         knobs = knobs_by_value()
         for name in values:
-            knobs[name].check(values[name])
-        check_number("init_std", init_std)
+            values[name] = knobs[name].check(values[name])
+        init_std = check_number("init_std", init_std)
         if init_std <= 0:
             raise CompletedpError(f"init_std = {init_std!r} must be above 0")
         # In one order, whatever theirs was: equal values are then equal files.
@@ -119,10 +119,11 @@ class Hyperparameters:
     """Log2 multipliers by coordinate; an absent one is 0."""
 
     def __post_init__(self) -> None:
+        log2 = {}  # the caller may change theirs
         for name, value in self.log2.items():
             check_coordinate(name, self.depth)
-            check_number(f"log2 multiplier {name}", value, low=-1000, high=1000)
-        object.__setattr__(self, "log2", dict(self.log2))  # the caller may change theirs
+            log2[name] = check_number(f"log2 multiplier {name}", value, low=-1000, high=1000)
+        object.__setattr__(self, "log2", log2)
 
     def vector(self, coordinates: Sequence[str]) -> np.ndarray:
         """The point these hyperparameters are at, in a search over `coordinates`."""

@@ -52,9 +52,9 @@ class Knob:
         """As it is tuned, on a log2 scale: `one_minus_beta1`."""
         return f"one_minus_{self.value}" if self.is_complement else self.value
 
-    def check(self, value: Any) -> None:
-        """Raise unless it is a number that this can be."""
-        check_number(self.value, value)
+    def check(self, given: Any) -> float:
+        """The value as a plain number; raise unless it is one that this can be."""
+        value = check_number(self.value, given)
         if self.is_complement:
             if not 0 <= value < 1:
                 raise CompletedpError(f"{self.value} = {value!r} must be in [0, 1)")
@@ -62,6 +62,7 @@ class Knob:
             raise CompletedpError(f"{self.value} = {value!r} must not be negative")
         elif value <= 0 and not self.may_be_zero:
             raise CompletedpError(f"{self.value} = {value!r} must be above 0")
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from completedp.common.checks import check_number, check_one_of
+from completedp.common.checks import (
+    check_is,
+    check_number,
+    check_one_of,
+    check_whole,
+    did_you_mean,
+    several,
+)
 from completedp.common.errors import CompletedpError
 from completedp.common.files import (
     parse_json,
@@ -27,9 +35,9 @@ from completedp.theory.optimizers import LR
 from completedp.theory.overrides import check_overrides
 from completedp.theory.reading import check_keys, check_numbers, checked, path_of
 from completedp.theory.roles import MODULE_TYPES, Role
-from completedp.theory.rules import Rules, Shift
-from completedp.theory.scale import Scale
-from completedp.theory.schedule import Schedule
+from completedp.theory.rules import Rules, Shift, check_rules
+from completedp.theory.scale import Scale, check_scale
+from completedp.theory.schedule import Schedule, check_schedule
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,21 +84,21 @@ class Recipe:
     """Where these values were measured, under these rules; None where nothing was recorded."""
 
     def __post_init__(self) -> None:
-        for name, width in self.widths.items():
-            if name.partition("@")[0] not in MODULE_TYPES:
-                raise CompletedpError(
-                    f"widths: unknown module type {name!r}: choose from {', '.join(MODULE_TYPES)}"
-                )
-            if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-                raise CompletedpError(f"widths: {name} = {width!r} must be a whole number above 0")
+        check_scale("base", self.base)
+        check_rules(self.rules)
+        check_schedule(self.schedule)
+        for name in self.widths:
+            check_one_of("module type of widths:", name.partition("@")[0], MODULE_TYPES)
+        widths = {k: check_whole(path_of("widths.", k), size) for k, size in self.widths.items()}
+        object.__setattr__(self, "widths", widths)
+        object.__setattr__(self, "no_decay", several(self.no_decay))
         for role in self.no_decay:
-            if role not in tuple(Role):
-                raise CompletedpError(
-                    f"no_decay: unknown role {role!r}: choose from {', '.join(Role)}"
-                )
+            check_one_of("role of no_decay:", role, tuple(Role))
         check_overrides(self.overrides)
-        for name, value in (self.constants or {}).items():
-            check_number(path_of("constants.", name), value)
+        if self.constants is not None:
+            named = self.constants.items()
+            numbers = {k: check_number(path_of("constants.", k), value) for k, value in named}
+            object.__setattr__(self, "constants", numbers)
         for name, value in self.provenance.items():
             if isinstance(value, float):  # a JSON file has no word for others
                 check_number(path_of("provenance.", name), value)
@@ -103,9 +111,8 @@ class Recipe:
             )
         values = self.values.for_optimizers(self.rules.optimizers)
         object.__setattr__(self, "hyperparameters", replace(self.hyperparameters, values=values))
-        for name in ("widths", "overrides", "constants", "provenance"):  # the caller may change its
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, dict(getattr(self, name)))
+        for name in ("overrides", "provenance"):  # the caller may change its
+            object.__setattr__(self, name, dict(getattr(self, name)))
 
     @property
     def values(self) -> Values:
@@ -163,7 +170,7 @@ class Recipe:
 
         Of the evidence comes along what is of the base, where no rule does anything.
         """
-        new = replace(self.rules, **choices)
+        new = self.rules.chosen(**choices)
         if new == self.rules:
             return self
         evidence = self.evidence and self.evidence.at_base(self.base)
@@ -196,6 +203,8 @@ class Recipe:
         """A shipped recipe by its name, or a file, as `--recipe` takes them; a recipe is itself."""
         if isinstance(name_or_path, Recipe):
             return name_or_path
+        wanted = f"a Recipe, its file, or one of the names {', '.join(cls.names())}"
+        check_is("recipe", name_or_path, (str, PathLike), wanted)
         if name_or_path in cls.names():
             return cls.shipped(str(name_or_path))
         try:
@@ -203,7 +212,10 @@ class Recipe:
         except CompletedpError as error:
             if user_path(name_or_path).exists():
                 raise
-            raise CompletedpError(f"{error}; by name there are {', '.join(cls.names())}") from None
+            near = did_you_mean(str(name_or_path), cls.names())
+            raise CompletedpError(
+                f"{error}{near and f' ({near})'}; by name there are {', '.join(cls.names())}"
+            ) from None
 
     @classmethod
     def for_model(cls, base_model: nn.Module, base: Scale, **options: Any) -> Recipe:

@@ -6,10 +6,10 @@ The exponents are in tables.py, the powers of ratios in value.py; here the choic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from completedp.common.checks import check_number, check_one_of
+from completedp.common.checks import check_is, check_number, check_one_of, several
 from completedp.common.errors import CompletedpError
 from completedp.theory.named import NamedNumbers
 from completedp.theory.optimizers import (
@@ -67,7 +67,7 @@ class Shift:
         rows = {row: None for optimizer in OPTIMIZERS for row in hyperparameters_of(optimizer)}
         check_one_of("shift hyperparameter", self.hyperparameter, rows)
         check_one_of("shift axis", self.axis, AXES)
-        check_number("shift by", self.by, low=-8, high=8)
+        object.__setattr__(self, "by", check_number("shift by", self.by, low=-8, high=8))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +104,22 @@ class Rules:
         check_one_of("output_norm_eps", self.output_norm_eps, ("printed", "gradient"))
         check_one_of("beta_rule", self.beta_rule, ("linear", "power", "keep"))
         check_one_of("weight_decay convention", self.weight_decay, ("torch", "independent"))
-        check_number("alpha", self.alpha, low=0.5, high=1.0)
-        check_number("token_exponent", self.token_exponent, low=0.0, high=1.0)
+        for name, low in (("alpha", 0.5), ("token_exponent", 0.0)):
+            number = check_number(name, getattr(self, name), low=low, high=1.0)
+            object.__setattr__(self, name, number)
+        object.__setattr__(self, "axes", several(self.axes))
         for axis in self.axes:
             check_one_of("axis", axis, AXES)
         for shift in self.shifts:
             if shift.role != "residual":
                 rows = hyperparameters_of(self.optimizer_of(shift.role).name)
                 check_one_of(f"shift of {shift.role}", shift.hyperparameter, rows)
+
+    def chosen(self, **choices: Any) -> Rules:
+        """The same but for these choices; one that there is none of is an error that lists them."""
+        for name in choices:
+            check_one_of("choice of rules", name, [each.name for each in fields(self)])
+        return replace(self, **choices)
 
     def optimizer_of(self, role: str) -> Optimizer:
         """What trains tensors of this role."""
@@ -232,8 +240,13 @@ def factors(
     >>> found.lr, found.weight_decay, found.init_std
     (0.125, 2.0, 0.5)
     """
-    rules = Rules(parameterisation=parameterisation, alpha=alpha, **choices)
-    return rules.factors(role, ratios)
+    chosen = Rules().chosen(parameterisation=parameterisation, alpha=alpha, **choices)
+    return chosen.factors(role, ratios)
+
+
+def check_rules(value: object) -> None:
+    """Raise where something else was given than rules, such as a parameterisation's name."""
+    check_is("rules", value, Rules, 'Rules: Rules(parameterisation="completedp")')
 
 
 def _by_role(given: Any) -> str | dict[str, str]:
@@ -241,6 +254,12 @@ def _by_role(given: Any) -> str | dict[str, str]:
     not train, in their order."""
     if not isinstance(given, Mapping):
         check_one_of("optimizer", given, OPTIMIZERS)
+        if len(roles_of(given)) < len(Role):
+            some = dict.fromkeys(map(str, roles_of(given)), given)
+            raise CompletedpError(
+                f"optimizer = {given!r} cannot train every role: write {some}, and the others are "
+                f"trained by {DEFAULT}"
+            )
         given = dict.fromkeys(Role, given)
     for role, name in given.items():
         check_one_of("role", role, tuple(Role))

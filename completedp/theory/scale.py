@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 
-import numpy as np
-
+from completedp.common.checks import check_is, check_number, check_whole
 from completedp.common.errors import CompletedpError
 
 _LEAST, _MOST = 1e-12, 1e12
@@ -82,12 +81,8 @@ class Ratios:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise CompletedpError(f"ratio {field.name} = {value!r} is not a number")
-            if not _LEAST <= value <= _MOST:
-                raise CompletedpError(
-                    f"ratio {field.name} = {value!r:.40} must be above 0 and finite (1e-12 to 1e12)"
-                )
+            number = check_number(f"ratio {field.name}", value, low=_LEAST, high=_MOST)
+            object.__setattr__(self, field.name, number)
 
     @classmethod
     def parse(cls, text: str) -> Ratios:
@@ -154,13 +149,8 @@ class Scale:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            whole = isinstance(value, int | float | np.integer) and not isinstance(value, bool)
-            if not whole or not 1 <= value <= 10**18 or value != int(value):
-                raise CompletedpError(
-                    f"{field.name} = {value!r:.40} must be a whole number of at least 1"
-                )
-            object.__setattr__(self, field.name, int(value))  # 1e9 is welcome, and means 10**9
+            size = check_whole(field.name, getattr(self, field.name))
+            object.__setattr__(self, field.name, size)
         if self.depth > 10_000:  # what goes through all blocks would seem to hang
             raise CompletedpError(f"depth = {self.depth} must be at most 10,000 blocks")
         if self.tokens < self.batch:
@@ -175,6 +165,7 @@ class Scale:
         return self.tokens // self.batch
 
     def __truediv__(self, base: Scale) -> Ratios:
+        check_scale("divisor", base)
         return Ratios(
             width=self.width / base.width,
             depth=self.depth / base.depth,
@@ -184,6 +175,7 @@ class Scale:
 
     def times(self, ratios: Ratios) -> Scale:
         """The scale that is so many times this one; sizes are rounded to whole numbers."""
+        check_ratios(ratios)
         return Scale(
             **{axis: round(size * getattr(ratios, axis)) for axis, size in self.to_dict().items()}
         )
@@ -208,3 +200,13 @@ class Scale:
             f"width {self.width}, depth {self.depth}, "
             f"batch {self.batch:,} tokens, {self.tokens:,} tokens"
         )
+
+
+def check_scale(name: str, value: object) -> None:
+    """Raise where something else was given than a scale."""
+    check_is(name, value, Scale, "a Scale(width=..., depth=..., batch=..., tokens=...)")
+
+
+def check_ratios(value: object) -> None:
+    """Raise where something else was given than ratios; a scale has the same names."""
+    check_is("ratios", value, Ratios, "Ratios: target / base, or Ratios(width=4)")

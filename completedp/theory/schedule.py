@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from completedp.common.checks import check_number, check_one_of
+from completedp.common.checks import check_is, check_number, check_one_of, several
 from completedp.common.errors import CompletedpError
 
 KINDS = ("cosine", "constant", "piecewise", "wsd")
@@ -47,16 +47,20 @@ class Schedule:
     def __post_init__(self) -> None:
         check_one_of("schedule", self.kind, KINDS)
         for name in ("warmup", "final", "decay"):
-            check_number(f"schedule {name}", getattr(self, name), low=0, high=1)
-        check_number("schedule power", self.power, low=POWERS[0], high=POWERS[1])
+            value = check_number(f"schedule {name}", getattr(self, name), low=0, high=1)
+            object.__setattr__(self, name, value)
+        power = check_number("schedule power", self.power, low=POWERS[0], high=POWERS[1])
+        object.__setattr__(self, "power", power)
+        for name in ("boundaries", "levels"):
+            given = several(getattr(self, name))
+            values = tuple(check_number(f"schedule {name}", each, low=0, high=1) for each in given)
+            object.__setattr__(self, name, values)
         if self.kind == "wsd" and self.warmup + self.decay > 1:
             raise CompletedpError(
                 f"schedule warmup = {self.warmup:g} and decay = {self.decay:g} overlap: "
                 "together they may be at most 1"
             )
-        if list(self.boundaries) != sorted(set(self.boundaries)) or not all(
-            0 < b < 1 for b in self.boundaries
-        ):
+        if list(self.boundaries) != sorted({*self.boundaries} - {0, 1}):
             raise CompletedpError(
                 f"schedule boundaries = {list(self.boundaries)} must increase within (0, 1)"
             )
@@ -65,9 +69,6 @@ class Schedule:
                 f"schedule piecewise with {len(self.boundaries)} boundaries needs "
                 f"{len(self.boundaries) + 1} levels, and has {len(self.levels)}"
             )
-
-        for level in self.levels:
-            check_number("schedule levels", level, low=0, high=1)
 
     def __call__(self, step: int, steps: int) -> float:
         """The multiplier of update number `step`, counted from 0, of `steps`."""
@@ -100,3 +101,8 @@ class Schedule:
             "levels": list(self.levels),
         }
         return plain if self.power != 1.0 else {k: v for k, v in plain.items() if k != "power"}
+
+
+def check_schedule(value: object) -> None:
+    """Raise where something else was given than a schedule, such as its kind alone."""
+    check_is("schedule", value, Schedule, f"a Schedule: Schedule(kind={KINDS[0]!r})")

@@ -11,12 +11,12 @@ import statistics
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from completedp.common.checks import check_one_of
+from completedp.common.checks import check_is, check_one_of
 from completedp.common.errors import CompletedpError
 from completedp.theory.optimizers import WEIGHT_DECAY, Knob
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role, width_of_type
-from completedp.theory.scale import Ratios, Scale
+from completedp.theory.scale import Ratios, Scale, check_scale
 from completedp.theory.value import Trace, Value, product, without_ones
 
 
@@ -39,6 +39,10 @@ class Transfer:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Powers worked out before: layers share almost all of them."""
+
+    def __post_init__(self) -> None:
+        check_is("recipe", self.recipe, Recipe, "a Recipe: Recipe.find(...) gives one by its name")
+        check_scale("target", self.target)
 
     @cached_property
     def ratios(self) -> Ratios:

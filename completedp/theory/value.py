@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from completedp.theory.scale import Ratios
+from completedp.theory.scale import Ratios, check_ratios
 
 Trace = tuple[tuple[str, float], ...]
 """Named factors; their product is the value."""
@@ -49,6 +49,7 @@ def powers(exponents: Mapping[str, float], ratios: Ratios) -> Trace:
     >>> powers({"width": -1.0, "depth": 0.0}, Ratios(width=4, depth=2))
     (('width 4^-1', 0.25),)
     """
+    check_ratios(ratios)
     return tuple(
         (f"{axis} {getattr(ratios, axis):g}^{exponent:g}", getattr(ratios, axis) ** exponent)
         for axis, exponent in exponents.items()

@@ -12,7 +12,7 @@ from completedp.tasks.losses import ModelLoss
 from completedp.tasks.sources import name_of
 from completedp.tasks.task import MakeModel, make_task
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Scale
+from completedp.theory.scale import Scale, check_scale
 from completedp.training import loop
 from completedp.training.config import TrainConfig
 from completedp.training.estimate import estimate_config, say_before_training
@@ -60,6 +60,7 @@ def train(
     for name in options:
         check_one_of("option", name, RUN_OPTIONS)
     recipe = Recipe.find(recipe)
+    check_scale("target", target)
     task = make_task(
         make,
         data,
