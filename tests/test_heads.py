@@ -18,7 +18,7 @@ from completedp.apply.probe import MOST_PARAMETERS, probe
 
 BASE = cdp.Scale(width=32, depth=2, batch=64, tokens=6400)
 WIDE = cdp.Scale(width=64, depth=2, batch=64, tokens=6400)
-LARGE = cdp.Scale(width=1024, depth=2, batch=64, tokens=6400)
+LARGE = cdp.Scale(width=2048, depth=2, batch=64, tokens=6400)
 NOT_VISIBLE = "head size not visible"
 
 

@@ -16,9 +16,7 @@ from completedp.tasks.config import untied
 @register("inspect")
 @dataclass(frozen=True, kw_only=True)
 class InspectVerb(Verb):
-    """A model's tensors: role, type, layer, width, what decided each, and what running it shows.
-
-    One that nobody can tell is marked ?, and the --override that would name it is below."""
+    """A model's tensors: role, type, layer, width, what decided each, and what running it shows."""
 
     model: Positional[str]
     """hf:OWNER/NAME, hf:FOLDER (its config.json alone is read), or module:function of a scale."""

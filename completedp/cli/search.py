@@ -117,14 +117,12 @@ class WorkerVerb(Place, WorkerConfig, Sources):
 
 @dataclass(frozen=True, kw_only=True)
 class RayVerb(Place, WorkerConfig, Sources):
-    """Join a study with workers on a Ray cluster, one to a GPU; dead ones are started again.
-
-    Data and modules must be under the same paths on every node.
-    """
+    """Join a study with workers on a Ray cluster, one to a GPU; dead ones are started again."""
 
     resumes: ClassVar[bool] = True
     workers: int
-    """How many; each takes a GPU if the cluster has any, else a CPU."""
+    """How many; each takes a GPU if the cluster has any, else a CPU. Data and modules must be under
+    the same paths on every node."""
     address: str | None = None
     """auto (this machine's cluster) or HOST:PORT; else RAY_ADDRESS, or this machine alone."""
     json: bool = False
@@ -193,15 +191,12 @@ class StatusVerb(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseVerb(Place):
-    """Take trials from a worker that is dead or stuck, so that others run them at once.
-
-    Without this they come back when the worker's leases run out. Should it live after all, what it
-    finishes first counts, and what another has taken over by then does not.
-    """
+    """Take trials from a worker that is dead or stuck, so that others run them at once."""
 
     resumes: ClassVar[bool] = False
     worker: str | None = None
-    """Whose, by the name that `search status` shows."""
+    """Whose, by the name that `search status` shows. Without this they come back when its leases
+    run out. Should it live after all, what it finishes first counts, and no more."""
     trials: tuple[int, ...] = ()
     """Which, by their numbers."""
     everyone: bool = False
@@ -237,8 +232,8 @@ class BestVerb(Place, WorkerConfig, Sources, CostOptions):
     """Measure what a study recommends on fresh seeds, against its start, and write the recipe."""
 
     resumes: ClassVar[bool] = True
-    out: str
-    """Recipe file to write."""
+    out: str = "recipe.json"
+    """Recipe file to write; an earlier one of the same study is replaced, and nothing else."""
     rungs: tuple[str, ...] = ()
     """Scales to climb, as ratios to the base: tokens=4 width=2,depth=2,tokens=8."""
     seeds: int = 4
