@@ -929,7 +929,7 @@ def test_a_model_without_blocks_is_told_how() -> None:
     assert "(?P<layer>" in said
 
 
-@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("width", [72, 80, 100])
 def test_layers_merge_whatever_their_heads(width: int) -> None:
     """Grouped keys and values make no row for each layer, and no name is cut within a word."""
     sizes = {"hidden_size": 64, "head_dim": 16, "num_attention_heads": 4, "intermediate_size": 96}
