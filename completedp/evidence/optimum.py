@@ -30,6 +30,20 @@ class Optimum:
     """Where the lowest mean of the grid is; None where all diverged."""
 
 
+def drift_text(drifts: Sequence[float], costs: Sequence[float]) -> str:
+    """The furthest that an optimum moved, and the most that the base's costs, in words.
+
+    >>> drift_text([0.1, 0.26], [0.0, 0.0114])
+    "drifts by up to 0.26 octaves; keeping the base's costs up to 0.0114 nats"
+    """
+    if not drifts or not costs:
+        return "no optimum bracketed"
+    return (
+        f"drifts by up to {max(drifts):.2f} octaves; keeping the base's costs up to "
+        f"{max(costs):.4f} nats"
+    )
+
+
 def place_text(octaves: Sequence[float] | None, errors: Sequence[float] | None) -> str:
     """Where an optimum is, with its errors, for people."""
     if octaves is None:

@@ -24,7 +24,7 @@ from completedp.common.files import plain, user_path, write_json, write_text_ato
 from completedp.common.process import only_process
 from completedp.common.surface import option
 from completedp.evidence.config import BASE, SweepGrid
-from completedp.evidence.optimum import Optimum, find_optimum, loss_at, place_text
+from completedp.evidence.optimum import Optimum, drift_text, find_optimum, loss_at, place_text
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
@@ -263,7 +263,13 @@ def sweep_text(config: SweepGrid, lines: list[Line], start: Sequence[float | Non
             f"{drift:>{wide // 2}} {loss:>10} {cost:>8}"
         )
     if known:
-        out.append(f"{' and '.join(known)}: at the base; the rules carry it to the scale")
+        columns = " and ".join(known)
+        out.append(f"{columns}: the value at the base, which the rules carry to the scale")
+    for name in config.parameterisations:
+        mine = [line for line in lines if line.parameterisation == name]
+        drifts = [abs(x) for line in mine for x in line.drift or ()]
+        costs = [line.cost for line in mine if line.cost is not None]
+        out.append(f"{name}: the best {' and '.join(config.vary)} {drift_text(drifts, costs)}")
     for line in lines:
         if line.optimum.octaves is None and line.optimum.lowest is not None:
             ends = ", ".join(f"{octave:+g}" for octave in line.optimum.lowest)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from completedp.evidence.optimum import place_text
+from completedp.evidence.optimum import drift_text, place_text
 from completedp.evidence.report import Report
 from completedp.evidence.reporting.part import DATA, Part, command, drawn, number, shown, table
 from completedp.theory.horizon import critical_batch_words
@@ -68,10 +68,7 @@ def _found(lines: list[Mapping[str, Any]]) -> str:
         mine = [line for line in lines if line["parameterisation"] == name]
         drifts = [abs(x) for line in mine for x in line.get("drift") or ()]
         costs = [cost for line in mine if (cost := number(line.get("cost"))) is not None]
-        said = "no optimum bracketed"
-        if drifts and costs:
-            said = f"drifts by up to {max(drifts):.2f} octaves, which costs {max(costs):.4f} nats"
-        found.append(f"{name}: {said}")
+        found.append(f"{name}: {drift_text(drifts, costs)}")
     return "; ".join(found)
 
 
