@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from completedp import __version__
-from completedp.cli.main import _parse, main
+from completedp.cli.main import _parse, _said_once, main
 from completedp.cli.shared import VERBS, Verb, as_config
 from completedp.cli.values import parse_count
 from completedp.lm.transformer import ModelConfig, Transformer
@@ -516,3 +516,32 @@ def test_several_sources_of_text(tmp_path: Path) -> None:
     assert "next: completedp search start --data out" in again.stderr
     other = run("data", "b.txt", "a.txt", "--out", "out", cwd=tmp_path)
     assert "was prepared with source='a.txt, b.txt, c.txt'" in other.stderr
+
+
+def test_a_warning_is_said_once_a_command() -> None:
+    """What several parts of a command have to say is one line."""
+    line = _said_once(set())
+    assert line(UserWarning("look")) == "completedp: look\n"
+    assert line(UserWarning("look")) == ""
+    assert line(UserWarning("elsewhere")) == "completedp: elsewhere\n"
+
+
+def test_a_model_s_function_may_import_what_is_beside_it(tmp_path: Path) -> None:
+    """Also when it is called, long after it was found."""
+    (tmp_path / "lazy_net.py").write_text(
+        "import torch\n\ndef build(width):\n    return torch.nn.Embedding(8, width)\n"
+    )
+    (tmp_path / "lazy_model.py").write_text(
+        "def make(scale):\n    import lazy_net\n\n    return lazy_net.build(scale.width)\n"
+    )
+    code = (
+        "import sys; sys.path[:] = [p for p in sys.path if p]\n"
+        "from completedp.tasks.sources import function_from\n"
+        "from types import SimpleNamespace\n"
+        "make = function_from('lazy_model:make', 'model')\n"
+        "print(make(SimpleNamespace(width=4)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "Embedding(8, 4)" in done.stdout, done.stderr
