@@ -358,6 +358,9 @@ def test_points_without_a_plan_are_impossible(data: str, store: Store) -> None:
     assert rows[0].status == "ok"
     found = status(study)
     assert found.counts["impossible"] == len(hopeless)
+    assert found.has_trained
+    none = {"finished": len(hopeless), "impossible": len(hopeless), "diverged": 0}
+    assert not replace(found, counts=found.counts | none).has_trained
     assert found.counts["diverged"] == sum(r.status == "diverged" for r in rows)
     assert found.impossible == reasons[0]
     assert f"{len(hopeless)} impossible, the first: {reasons[0]}" in found.lines()

@@ -40,9 +40,9 @@ class Status:
 
     @property
     def has_trained(self) -> bool:
-        """Whether any trial came to a loss; so far, where none has finished, nothing speaks
-        against it."""
-        return self.best_loss is not None or self.counts["finished"] > self.counts["diverged"]
+        """Whether any trial came to a loss."""
+        counts = self.counts
+        return counts["finished"] > counts["diverged"] + counts["impossible"]
 
     def lines(self) -> str:
         """For people."""
