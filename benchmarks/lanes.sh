@@ -8,7 +8,7 @@
 # once. Every lane writes to LOGS/lane-N.log, and how each command ended to LOGS/ended. Ctrl-C ends
 # all lanes; commands of this package go on where they stopped when they are run again.
 set -u
-logs=$1; shift
+logs=${1:?give a folder for logs, then a lane of commands in each argument}; shift
 mkdir -p "$logs"
 
 if command -v nvidia-cuda-mps-control > /dev/null; then
