@@ -124,6 +124,50 @@ def slopes() -> None:
     print(f"1.75 times over global: {means['global'] - fall * math.log(1.75):.3f}")
 
 
+def searches() -> None:
+    """Losses on fresh seeds along the curves of search-curves."""
+    raw = raw_of(RESULTS / "search-curves.json.xz")
+    start = float(np.mean(raw["start"]))
+    print(f"search-curves: the best global rate {start:.4f}")
+    for search in dict.fromkeys(row["search"] for row in raw["curves"]):
+        rows = [row for row in raw["curves"] if row["search"] == search]
+        shown = ", ".join(f"{row['trials']}: {row['loss']:.4f}" for row in rows)
+        print(f"  {search}: {shown}; {start - rows[-1]['loss']:.3f} below it")
+
+
+def planes() -> None:
+    """Where the landscape's losses jump, and how far the best is from the global rates."""
+    raw = raw_of(RESULTS / "landscape.json.xz")
+    octaves = np.array(raw["octaves"])
+    middle = int(np.argmin(np.abs(octaves)))
+    for name, plane in raw["planes"].items():
+        losses, first = np.array(plane["losses"]), name.split(" and ")[0]
+        i, j = np.unravel_index(np.argmin(losses), losses.shape)
+        print(
+            f"{name}: best {losses[i, j]:.3f} at {octaves[i]:+.1f} and {octaves[j]:+.1f} octaves, "
+            f"{losses[middle, middle] - losses[i, j]:.3f} below the global rates"
+        )
+        for row in (0, len(octaves) // 4, middle, 3 * len(octaves) // 4, len(octaves) - 1):
+            along = losses[:, row]
+            smooth = np.array([np.median(along[max(0, k - 2) : k + 3]) for k in range(len(along))])
+            steps = smooth[4:] - smooth[:-4]
+            k = int(np.argmax(steps))
+            print(
+                f"  other at {octaves[row]:+.1f}: along {first} it rises most, by {steps[k]:.2f}, "
+                f"from {octaves[k]:+.1f} to {octaves[k + 4]:+.1f} octaves"
+            )
+
+
+def grid() -> None:
+    """What beta1's largest value does to the paper's grid of global values."""
+    raw = raw_of(RESULTS / "global-baseline.json.xz")
+    losses = np.array([math.inf if x is None else x for x in raw["losses"]])
+    column = list(raw["grid"]).index("one_minus_beta1")
+    levels = np.array(raw["levels"])[:, column]
+    for level, value in enumerate(raw["grid"]["one_minus_beta1"]):
+        print(f"1 - beta1 {value:g}: median {np.median(losses[levels == level]):.3f}")
+
+
 def olmo2() -> None:
     """How far sizes are from theory over the depth of a tiny OLMo-2."""
     import transformers
@@ -159,6 +203,9 @@ def main() -> None:
     seeds_of_decay()
     rounds()
     slopes()
+    searches()
+    planes()
+    grid()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import beta_rules  # noqa: E402
 import headline_tables as headline  # noqa: E402
 import ladders  # noqa: E402
 import measured  # noqa: E402
@@ -56,6 +57,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         "benchmarks.md",
         lambda: timings.optimizer_table(timings.found("cuda", "optimizer")),
     ),
+    "beta rules": ("results/betas.md", lambda: beta_rules.table(beta_rules.found())),
     "regret": ("recipes.md", lambda: regret.table(regret.found())),
     "recipes compared": ("recipes.md", recipes_compared.table),
     "muon": ("optimizers.md", muon.table),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,45 +20,93 @@ import numpy as np
 
 from completedp.common.files import json_text, plain, write_text_atomically
 from completedp.evidence.figures.annealing import Annealing
+from completedp.evidence.figures.base_size import BaseSize
 from completedp.evidence.figures.figure import Found
 from completedp.evidence.figures.headline import Headline, Run
+from completedp.evidence.figures.landscape import Landscape, Map
 from completedp.evidence.figures.lines import Curve
 from completedp.evidence.figures.module_transfer import ModuleTransfer
 from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.figures.run import raw_of
+from completedp.evidence.figures.search_curves import LABELS, Place, SearchCurves
 from completedp.evidence.figures.sweeps import Sweep
 from completedp.evidence.figures.tokens_exponent import TokensExponent
+from completedp.evidence.figures.tokens_law import TokensLaw
 from completedp.theory.recipe import Recipe
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-KINDS = (Sweep, Headline, ModuleTransfer, TokensExponent, Annealing)
-NAMES = tuple(name for name, figure in FIGURES.items() if isinstance(figure, KINDS))
-"""Figures whose verdict needs no more than their measurements."""
 
 
 def judged_again(name: str, folder: Path = RESULTS) -> tuple[Found, dict[str, Any]]:
     """What a figure's measurements say today, and what its file says."""
     written = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     raw, figure = raw_of(folder / f"{name}.json.xz"), FIGURES[name]
-    if isinstance(figure, Sweep):
-        return _of_sweep(figure, written["size"], raw), written
-    if isinstance(figure, ModuleTransfer):
-        losses = np.array([row["losses"] for row in raw["scales"]])
-        return figure.judge(figure.sizes[written["size"]], losses, raw["log2"]), written
-    if isinstance(figure, TokensExponent):
-        return figure.judge(figure.sizes[written["size"]], _horizons(raw)), written
-    if isinstance(figure, Annealing):
-        nodes, fresh = (
-            {tuple(map(int, levels)): found for levels, found in raw[part].items()}
-            for part in ("nodes", "fresh")
-        )
-        nodes = {levels: math.inf if loss is None else loss for levels, loss in nodes.items()}
-        return figure.judge(figure.sizes[written["size"]], nodes, fresh), written
-    assert isinstance(figure, Headline)
+    return READERS[type(figure)](figure, figure.sizes[written["size"]], raw, written), written
+
+
+def _number(loss: float | None) -> float:
+    """A loss as JSON has it: None where it was infinite."""
+    return math.inf if loss is None else loss
+
+
+def _of_lines(figure: ModuleTransfer, at: Any, raw: Any, _: Any) -> Found:
+    losses = np.array([row["losses"] for row in raw["scales"]])
+    return figure.judge(at, losses, raw["log2"])
+
+
+def _of_horizons(figure: TokensExponent, at: Any, raw: Any, _: Any) -> Found:
+    return figure.judge(at, _horizons(raw))
+
+
+def _of_tree(figure: Annealing, at: Any, raw: Any, _: Any) -> Found:
+    nodes, fresh = (
+        {tuple(map(int, levels)): found for levels, found in raw[part].items()}
+        for part in ("nodes", "fresh")
+    )
+    return figure.judge(at, {levels: _number(loss) for levels, loss in nodes.items()}, fresh)
+
+
+def _of_headline(figure: Headline, at: Any, raw: Any, written: Any) -> Found:
     found = {Run(**run): losses for run, losses in raw}
     recipes = written["numbers"]["recipes"]
     chosen = {arm: Recipe.from_dict(recipe) for arm, recipe in recipes.items()}
-    return figure.judge(figure.sizes[written["size"]], found, chosen), written
+    return figure.judge(at, found, chosen)
+
+
+def _of_law(figure: TokensLaw, at: Any, raw: Any, _: Any) -> Found:
+    names = raw[0]["losses"]
+    return figure.judge(
+        at, {name: np.array([row["losses"][name] for row in raw]) for name in names}
+    )
+
+
+def _of_searches(figure: SearchCurves, at: Any, raw: Any, _: Any) -> Found:
+    arms = {label: arm for arm, label in LABELS.items()}
+    curves: dict[str, list[Place]] = {}
+    for row in raw["curves"]:
+        losses = tuple(map(_number, row["losses"]))
+        place = Place(trials=row["trials"], seconds=row["seconds"], losses=losses)
+        curves.setdefault(arms[row["search"]], []).append(place)
+    return figure.judge(at, list(map(_number, raw["start"])), curves)
+
+
+def _of_bases(figure: BaseSize, at: Any, raw: Any, _: Any) -> Found:
+    curves: dict[int, dict[float, dict[int, float]]] = {}
+    for factor, rows in raw["curves"].items():
+        for octave, seed, loss in rows:
+            curves.setdefault(int(factor), {}).setdefault(octave, {})[seed] = _number(loss)
+    known = [row for row in raw["models"] if row["octaves"] is not None]
+    optima = {row["factor"]: row["octaves"] for row in known}
+    return figure.judge(at, curves, optima, {row["factor"]: row["losses"] for row in known})
+
+
+def _of_planes(figure: Landscape, at: Any, raw: Any, _: Any) -> Found:
+    maps = {
+        plane: Map(losses=np.array(found["losses"]), broken=np.array(found["broken"], dtype=bool))
+        for plane in at.planes
+        for found in [raw["planes"][" and ".join(plane)]]
+    }
+    return figure.judge(at, maps)
 
 
 def _horizons(raw: list[dict[str, Any]]) -> dict[tuple[int, int], Any]:
@@ -72,18 +121,33 @@ def _horizons(raw: list[dict[str, Any]]) -> dict[tuple[int, int], Any]:
     }
 
 
-def _of_sweep(figure: Sweep, size: str, raw: list[dict[str, Any]]) -> Found:
+def _of_sweep(figure: Sweep, at: Any, raw: list[dict[str, Any]], _: Any) -> Found:
     """Of the lines that were measured."""
-    at = figure.sizes[size]
     by_name = {line.name: line for line in at.lines}
     measured: dict[Curve, dict[float, dict[int, float]]] = {}
     for row in raw:
         curve = Curve(by_name[row["line"]], row["factor"])
-        loss = math.inf if row["loss"] is None else row["loss"]
-        measured.setdefault(curve, {}).setdefault(row["octaves"], {})[row["seed"]] = loss
+        at_octave = measured.setdefault(curve, {}).setdefault(row["octaves"], {})
+        at_octave[row["seed"]] = _number(row["loss"])
     lines = {curve.line.name for curve in measured}
     at = replace(at, lines=tuple(line for line in at.lines if line.name in lines))
     return figure.judge(at, measured)
+
+
+READERS: dict[type, Callable[[Any, Any, Any, Any], Found]] = {
+    Sweep: _of_sweep,
+    Headline: _of_headline,
+    ModuleTransfer: _of_lines,
+    TokensExponent: _of_horizons,
+    TokensLaw: _of_law,
+    Annealing: _of_tree,
+    SearchCurves: _of_searches,
+    BaseSize: _of_bases,
+    Landscape: _of_planes,
+}
+"""Figures whose verdict needs no more than their measurements: of each kind what judges it by the
+figure, its size, its measurements and its file."""
+NAMES = tuple(name for name, figure in FIGURES.items() if type(figure) in READERS)
 
 
 def main() -> None:

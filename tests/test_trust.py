@@ -196,17 +196,22 @@ def test_a_batch_that_outgrows_its_tokens_is_doubted(
     batch: float, tokens: float, doubted: bool
 ) -> None:
     """Beyond twice what the tokens grow by, both ratios are quoted; a shorter run alone is none."""
-    lines = list(few_steps(Ratios(batch=batch, tokens=tokens)))
+    ratios = Ratios(batch=batch, tokens=tokens)
+    lines = list(few_steps(GOOD.times(ratios), ratios))
     assert len(lines) == doubted
     assert all(f"batch grows x{batch:g} and the tokens x{tokens:g}" in line for line in lines)
 
 
-@pytest.mark.parametrize(("batch", "doubted"), [(8.0, False), (16.0, True)])
-def test_kept_betas_are_doubted_beyond_what_was_tried(batch: float, doubted: bool) -> None:
-    """A batch at which kept betas trained well is not doubted, and a larger one is."""
-    lines = list(few_steps(Ratios(batch=batch), betas_kept=True))
-    assert len(lines) == doubted
-    assert all("not tried" in line and "keep" not in line for line in lines)
+@pytest.mark.parametrize(
+    ("steps", "batch", "doubt"),
+    [(8192, 8, ""), (32768, 16, "not tried"), (2048, 8, "leaves 256 steps"), (1024, 2, "")],
+)
+def test_kept_betas_are_doubted_beyond_what_was_tried(steps: int, batch: int, doubt: str) -> None:
+    """Kept betas are doubted where the batch outgrew what was tried, or leaves too few steps."""
+    base, ratios = replace(GOOD, tokens=GOOD.batch * steps), Ratios(batch=batch)
+    lines = list(few_steps(base.times(ratios), ratios, betas_kept=True))
+    assert len(lines) == bool(doubt)
+    assert all(doubt in line and "beta_rule" not in line for line in lines)
 
 
 def test_a_decay_that_does_nothing_is_said() -> None:
@@ -328,19 +333,20 @@ def test_a_short_memory_is_said(batch: float, warns: bool) -> None:
 
 
 def test_kept_betas_are_no_short_memory() -> None:
-    """What a caution of a short memory says to set, beta_rule="keep", ends it."""
+    """What a caution of a short memory says to set ends it, and so do kept betas."""
     recipe = Recipe.shipped("strong-global")
     target = recipe.base.times(Ratios(batch=16, tokens=16))
     model = make_model(target.width, target.depth, "meta", head_dim=64)
     (said,) = (line for line in plan_quietly(model, recipe, target).cautions if "moments" in line)
-    assert said.endswith('or beta_rule "keep" in the recipe\'s rules')
+    assert said.endswith('recipe.with_rules(beta_rule="lengthen")')
     assert "shorten the optimizer's memory 4 times" in said  # 16 / 16^(2 x 1/4)
-    kept = plan_quietly(model, recipe.with_rules(beta_rule="keep"), target)
-    assert not [line for line in kept.cautions if "moments" in line]
-    assert all(t.values["beta2"].base == t.values["beta2"].target for t in kept.tensors)
+    for rule in ("keep", "lengthen"):
+        kept = plan_quietly(model, recipe.with_rules(beta_rule=rule), target)
+        assert not [line for line in kept.cautions if "moments" in line]
+        assert all(t.values["beta2"].base == t.values["beta2"].target for t in kept.tensors)
 
 
-@pytest.mark.parametrize("rule", ["linear", "power"])
+@pytest.mark.parametrize("rule", ["linear", "power", "lengthen"])
 @pytest.mark.parametrize("exponent", [0.5, 0.25])
 def test_the_printed_r_is_what_the_betas_follow(rule: str, exponent: float) -> None:
     """By either rule and any token exponent the plan's r takes the base's beta to the target's."""

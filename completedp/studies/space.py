@@ -333,7 +333,7 @@ def _beta_limits(
                 f"{rate} = {getattr(hyperparameters.values, rate):g} leaves no room at "
                 f"{names[i]}: 1 - {rate} would pass 1 at the base or at a scale that was named "
                 f"(it grows {growth:g} times); start from a larger {rate}, name smaller batches, "
-                'or set beta_rule="power" or "keep"'
+                'or set beta_rule="lengthen"'
             )
         shares = (left / together[tensor] for tensor, left in room.items())
         share = min(shares, default=math.inf)  # what reaches no tensor needs no limit

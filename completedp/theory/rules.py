@@ -28,6 +28,7 @@ from completedp.theory.tables import TABLES, Exponents, hyperparameters_of, role
 from completedp.theory.tables import ParameterisationName as ParameterisationName
 from completedp.theory.value import Trace, powers, product
 
+BETA_RULES = ("linear", "power", "keep", "lengthen")
 _MEMORIES = {
     knob.rule for optimizer in OPTIMIZERS.values() for knob in optimizer.knobs if knob.is_complement
 }
@@ -89,8 +90,9 @@ class Rules:
     output_norm_eps: str = "printed"
     """`printed`: x1 as in Table 1; `gradient`: m_N^-1, as its measured gradient falls."""
     beta_rule: str = "linear"
-    """`linear`: 1 - beta is multiplied by m_B/m_D; `power`: beta is raised to it; `keep`: it stays,
-    which trained better where the batch alone grew (docs/results.md, lr-batch)."""
+    """`linear`: 1 - beta is multiplied by r, m_B/m_D; `power`: beta is raised to it; `keep`: it
+    stays; `lengthen`: as `power` where r is below 1, and kept above, where shorter memories
+    trained worse (docs/results/betas.md)."""
     weight_decay: str = "torch"
     """`torch`: decay is multiplied by lr, as torch's AdamW does; `independent`: it is not."""
     shifts: tuple[Shift, ...] = field(default=())
@@ -102,7 +104,7 @@ class Rules:
         check_one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
         object.__setattr__(self, "optimizer", _by_role(self.optimizer))
         check_one_of("output_norm_eps", self.output_norm_eps, ("printed", "gradient"))
-        check_one_of("beta_rule", self.beta_rule, ("linear", "power", "keep"))
+        check_one_of("beta_rule", self.beta_rule, BETA_RULES)
         check_one_of("weight_decay convention", self.weight_decay, ("torch", "independent"))
         for name, low in (("alpha", 0.5), ("token_exponent", 0.0)):
             number = check_number(name, getattr(self, name), low=low, high=1.0)
@@ -142,7 +144,9 @@ class Rules:
 
     def scaling(self, role: str, hyperparameter: str, ratios: Ratios) -> Trace:
         """What a base value of this role is multiplied by, factor by factor."""
-        return powers(self.exponents(role, hyperparameter), ratios)
+        trace = powers(self.exponents(role, hyperparameter), ratios)
+        is_one_way = hyperparameter in _MEMORIES and self.beta_rule == "lengthen"
+        return () if is_one_way and product(trace) > 1.0 else trace
 
     def residual_scaling(self, ratios: Ratios) -> Trace:
         """What the output of each residual branch is multiplied by, factor by factor."""
@@ -166,7 +170,7 @@ class Rules:
         """The target's beta. `factor` is what 1 - beta grows by; `name` is for the error."""
         if factor == 1.0:
             return beta
-        if self.beta_rule == "power":
+        if self.beta_rule != "linear":
             return beta**factor
         one_minus = (1.0 - beta) * factor
         if one_minus > 1.0 - 1e-9:  # the limit itself is 0: no memory at all, and no way to grow
@@ -174,7 +178,7 @@ class Rules:
                 f"{name} = {beta:g} leaves (0, 1) when 1 - {name} is multiplied by "
                 f"{factor:g} (r, of batch and tokens): the largest r it can take is under "
                 f"{1.0 / (1.0 - beta):g}; take a smaller batch or more tokens, "
-                'or set beta_rule="power" or "keep"'
+                'or set beta_rule="lengthen"'
             )
         return 1.0 - one_minus
 

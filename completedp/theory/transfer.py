@@ -130,7 +130,7 @@ class Transfer:
                 "it must be in [0, 1)"
             )
         target = rules.scale_beta(name, base, product(scaling))
-        if rules.beta_rule == "power" and base != target:
+        if rules.beta_rule != "linear" and base != target:
             power = product(scaling)
             scaling = ((f"beta^{power:.4g}", (1 - target) / (1 - base)),)
         return Value(base=base, target=target, trace=without_ones(tuned + scaling))

@@ -36,7 +36,8 @@ LEAST_MEMORY = 10
 these are many. Of one base 5 cost nothing and 2.5 cost 0.1 nats; of another 12.5 cost as much
 (docs/results.md, lr-batch). So this is no edge, only where to look."""
 MOST_BATCH_TRIED = 8
-"""How much more the batch grew than the tokens where its betas were kept: that cost nothing."""
+"""How much more the batch grew than the tokens where its betas were kept. With 1,024 steps left it
+cost nothing (docs/results.md, lr-batch); with 256 left it cost a nat (docs/results/betas.md)."""
 MOST_SHRUNK = 16
 """Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
 """
@@ -63,7 +64,8 @@ def doubts(
     yield from small_base(recipe.base, ratios, recorded or tokens_per_parameter)
     yield from unchecked(recipe, ratios)
     yield from few_tokens(target, ratios)
-    yield from few_steps(ratios, betas_kept=recipe.rules.beta_rule == "keep")
+    betas_kept = recipe.rules.beta_rule in ("keep", "lengthen")
+    yield from few_steps(target, ratios, betas_kept=betas_kept)
     yield from short_memory(memories, ratios, recipe.rules.memory_factor(ratios))
     yield from idle_decay(taus)
 
@@ -119,22 +121,26 @@ def few_tokens(target: Scale, ratios: Ratios) -> Iterator[str]:
         )
 
 
-def few_steps(ratios: Ratios, *, betas_kept: bool = False) -> Iterator[str]:
+def few_steps(target: Scale, ratios: Ratios, *, betas_kept: bool = False) -> Iterator[str]:
     """Where the batch grows by so much more than the tokens that its rule breaks."""
+    growth = ratios.batch / ratios.tokens
     most = MOST_BATCH_TRIED if betas_kept else MOST_BATCH_FOR_TOKENS
-    if ratios.batch <= _SAME or ratios.batch / ratios.tokens <= most * _SAME:
+    grows = f"the batch grows x{ratios.batch:.3g} and the tokens x{ratios.tokens:.3g}"
+    advice = "grow both, or tune at a larger batch"
+    if ratios.batch <= _SAME or growth <= _SAME:
         return
-    grows = f"the batch grows x{ratios.batch:.3g} and the tokens x{ratios.tokens:.3g}: beyond "
-    if betas_kept:
+    if growth > most * _SAME and betas_kept:
+        yield f"{grows}: beyond x{most} of the tokens' growth kept betas were not tried; {advice}"
+    elif growth > most * _SAME:
         yield (
-            f"{grows}x{most} of the tokens' growth kept betas were not tried; grow both, or tune "
-            "at a larger batch"
+            f"{grows}: beyond x{most} of the tokens' growth the batch rule broke at the base's "
+            "best learning rate (x4 cost 0.6 nats from 1,024 steps, x8 0.1 from 8,192 and, with "
+            f'beta_rule="lengthen", nothing there); {advice}'
         )
-    else:
+    elif growth > MOST_BATCH_FOR_TOKENS * _SAME and target.steps < LEAST_STEPS:
         yield (
-            f"{grows}x{most} of the tokens' growth the batch rule broke at the base's best "
-            "learning rate (x4 cost 0.6 nats from 1,024 steps, x8 0.1 from 8,192 and, with "
-            'beta_rule="keep", nothing there); grow both, or tune at a larger batch'
+            f"{grows}, which leaves {target.steps:,} steps: 256 were too few for any betas, by a "
+            f"nat; {advice}"
         )
 
 
@@ -148,8 +154,8 @@ def short_memory(
             f"beta2 falls to {1 - 1 / min(shortened):.3g}: with the batch x{ratios.batch:.3g} and "
             f"the tokens x{ratios.tokens:.3g} this recipe's rules shorten the optimizer's memory "
             f"{r:.3g} times, and second moments average over {min(shortened):.2g} step(s), where "
-            "the batch rule is that of many (2.5 cost 0.1 nats); take a smaller batch or more "
-            'tokens, or beta_rule "keep" in the recipe\'s rules'
+            "the batch rule is that of many; kept betas trained better, by 0.03 nats at 4 times "
+            'and 0.4 at 16: recipe.with_rules(beta_rule="lengthen")'
         )
 
 

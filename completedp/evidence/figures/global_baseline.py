@@ -163,8 +163,8 @@ def best_of(losses: np.ndarray, count: int, seed: int = 0) -> tuple[float, float
     found = [
         float(losses[rng.choice(len(losses), count, replace=False)].min()) for _ in range(_DRAWS)
     ]
-    low, high = np.quantile(found, [0.025, 0.975])
-    return float(np.mean(found)), float(low), float(high)
+    low, high = quantiles(found, (0.025, 0.975))
+    return float(np.mean(found)), low, high
 
 
 def explained(levels: np.ndarray, losses: np.ndarray) -> float:

@@ -23,6 +23,8 @@ from completedp.evidence.figures.lines import Curve, Line, Row, SweepSize, words
 if TYPE_CHECKING:
     from completedp.evidence.figures.sweeps import Sweep
 
+_DASHES = 3.6
+"""Length of a legend's lines, in letters: dashes are told from whole lines."""
 _MOST_NAMED_INSIDE = 3
 """Lines whose names leave room for their drifts; more are named below the panels."""
 
@@ -53,9 +55,14 @@ def draw(
         drift = panels[len(at.lines)]
         _draw_drift(drift, at, rows, sweep.limit, sweep.axis)
         if len(at.lines) <= _MOST_NAMED_INSIDE:
-            drift.legend(fontsize=7)
+            drift.legend(fontsize=7, handlelength=_DASHES)
         else:
-            figure.legend(*drift.get_legend_handles_labels(), loc="outside lower right", ncols=4)
+            figure.legend(
+                *drift.get_legend_handles_labels(),
+                loc="outside lower right",
+                ncols=3,
+                handlelength=_DASHES,
+            )
         for panel in panels[count:]:
             panel.set_visible(False)
         return finish(figure)

@@ -16,7 +16,7 @@ import numpy as np
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREEN, GREY, canvas, finish
-from completedp.evidence.figures.figure import Found, Setting, judged
+from completedp.evidence.figures.figure import Found, Setting, judged, mean_and_half
 from completedp.evidence.figures.lines import all_axes_but
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import tuned_octave
@@ -109,8 +109,7 @@ class TokensLaw:
         floors = resampled_floors(compute, without, with_rule)
         gap = laws["no rule for tokens"][0] - laws["square-root rule"][0]
         largest = (without[-1] - with_rule[-1]).tolist()
-        mean = float(np.mean(largest))
-        half = 2 * float(np.std(largest, ddof=1) / math.sqrt(len(largest)))
+        mean, half = mean_and_half(largest)
         findings = [
             judged(
                 "the irreducible loss without the rule is above that with it",
@@ -201,11 +200,13 @@ def _draw(
     base = at.setting.base
     below = (
         f"Values of one base ({base}) carried to larger models and longer runs; {at.seeds} seeds. "
-        "Lines are fitted laws; their floors are dashed."
+        "Lines are fitted laws, bars of one standard error."
     )
+    means = np.stack([values.mean(axis=1) for values in losses.values()])
+    lowest_drawn = means.min() - 0.5 * (means.max() - means.min())
     with canvas(1, 1, claim, below, panel=(6.6, 4.0)) as (figure, grid):
         panel = grid[0][0]
-        fine = np.geomspace(compute[0], compute[-1] * 4, 100)
+        fine = np.geomspace(compute[0], compute[-1] * 2, 100)
         for name, values in losses.items():
             floor, factor, power = laws[name]
             colour = COLOURS[name]
@@ -225,7 +226,8 @@ def _draw(
                     color=colour,
                     label=f"{name}: {floor:.3f} + {factor:.2f} C^-{power:.2f}",
                 )
-                panel.axhline(floor, color=colour, linestyle="--", linewidth=0.8)
+                if floor > lowest_drawn:
+                    panel.axhline(floor, color=colour, linestyle="--", linewidth=0.8)
         panel.set_xscale("log", base=2)
         panel.set_xlabel("training FLOP")
         panel.set_ylabel("validation loss")
