@@ -21,8 +21,9 @@ from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe
 from completedp.theory.recipe_page import recipe_page
 from completedp.theory.rules import AXES, Rules, Shift
-from completedp.theory.scale import Scale
+from completedp.theory.scale import Ratios, Scale
 from completedp.theory.schedule import Schedule
+from completedp.theory.transfer import Transfer
 
 WIDTHS = {"embedding": 64, "qkv": 64, "mlp_out": 256, "q_norm": 16, "unembedding": 64}
 SHIFT = Shift(role="qk_norm", hyperparameter="eps", axis="width", by=-1.0)
@@ -221,19 +222,64 @@ def test_files_of_the_second_schema_are_read(tmp_path: Path) -> None:
     assert found.to_dict()["schema"] == 3
 
 
-def test_other_values_leave_the_evidence_behind_and_other_rules_all_but_the_base() -> None:
+def test_other_values_leave_the_evidence_behind_and_other_rules_what_they_touch() -> None:
     """What was measured is said of the values and rules that were measured, and of no others; at
     the base no rule does anything."""
     recipe = make()
     assert recipe.with_values(lr=recipe.values.lr).evidence == EVIDENCE
     assert recipe.with_rules(alpha=0.5).evidence == EVIDENCE
     assert recipe.with_values(lr=1.0).evidence is None
-    kept = recipe.with_rules(alpha=1.0).evidence
+    kept = recipe.with_rules(parameterisation="sp").evidence
     assert kept is not None
     assert kept.tokens_per_parameter == EVIDENCE.tokens_per_parameter
     assert all(rung.scale == recipe.base for rung in kept.rungs)
     assert kept.ranges(recipe.base) in ({}, dict.fromkeys(AXES, (1.0, 1.0)))
     assert (kept.trials, kept.seconds) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("choices", "kept"),
+    [
+        ({"alpha": 0.5}, ["base", "batch and tokens", "longer"]),
+        ({"beta_rule": "lengthen"}, ["base", "deeper", "batch and tokens"]),
+        ({"beta_rule": "power"}, ["base", "deeper", "batch and tokens"]),
+        ({"token_exponent": 0.25}, ["base", "deeper"]),
+        ({"parameterisation": "sp"}, ["base", "batch and tokens"]),
+        ({"weight_decay": "independent"}, None),
+    ],
+)
+def test_evidence_stays_where_another_rule_changes_nothing(
+    choices: dict[str, Any], kept: list[str] | None
+) -> None:
+    """A rung goes along to other rules exactly if every value there is the same by both."""
+    base = Scale(**BASE)
+    scales = {
+        "base": base,
+        "deeper": base.times(Ratios(depth=2)),
+        "batch and tokens": base.times(Ratios(batch=4, tokens=4)),
+        "longer": base.times(Ratios(tokens=4)),
+    }
+    found = (Standing(candidate="found", losses=(2.0,)),)
+    rungs = tuple(Rung(scale=scale, standings=found) for scale in scales.values())
+    mine = make(rules=Rules(), evidence=replace(EVIDENCE, rungs=rungs, chosen="found"))
+    other = mine.with_rules(**choices)
+    if kept is None:
+        assert other.evidence is None
+        return
+    assert other.evidence is not None
+    assert [rung.scale for rung in other.evidence.rungs] == [scales[name] for name in kept]
+
+    def values(recipe: Recipe, scale: Scale) -> list[float]:
+        carried = Transfer(recipe, scale)
+        of_types = [
+            carried.value(name, kind, 1).target
+            for kind in recipe.types
+            for name in carried.hyperparameters(kind)
+        ]
+        return [*of_types, carried.value("residual", "mlp", 1).target]
+
+    alike = [name for name, scale in scales.items() if values(mine, scale) == values(other, scale)]
+    assert alike == kept
 
 
 def test_save_makes_missing_folders(tmp_path: Path) -> None:

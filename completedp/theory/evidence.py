@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -178,9 +178,9 @@ class Evidence:
         """Of all searches."""
         return sum(search.trials for search in self.searches)
 
-    def at_base(self, base: Scale) -> Evidence:
-        """What is known of the base alone, whatever rules carry the values on from there."""
-        rungs = tuple(rung for rung in self.rungs if rung.scale == base)
+    def only_where(self, holds: Callable[[Scale], bool]) -> Evidence:
+        """What was measured at the scales for which something holds."""
+        rungs = tuple(rung for rung in self.rungs if holds(rung.scale))
         rungs = rungs if any(rung.of(self.chosen or "") for rung in rungs) else ()
         chosen = self.chosen if rungs else None
         return replace(self, rungs=rungs, chosen=chosen, searches=(), seconds={})

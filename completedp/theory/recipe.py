@@ -168,13 +168,19 @@ class Recipe:
     def with_rules(self, **choices: Any) -> Recipe:
         """The same recipe carried by other rules: `recipe.with_rules(parameterisation="sp")`.
 
-        Of the evidence comes along what is of the base, where no rule does anything.
+        Of the evidence comes along what was measured where both rules do the same: at the base, and
+        where the choice makes no difference. Nothing does with another optimizer or convention of
+        decay, by which the values mean something else.
         """
-        new = self.rules.chosen(**choices)
-        if new == self.rules:
+        old, new = self.rules, self.rules.chosen(**choices)
+        if new == old:
             return self
-        evidence = self.evidence and self.evidence.at_base(self.base)
-        return replace(self, rules=new, evidence=evidence)
+
+        def is_untouched(scale: Scale) -> bool:
+            return new.do_as(old, scale / self.base)
+
+        known = self.evidence if is_untouched(self.base) else None
+        return replace(self, rules=new, evidence=known and known.only_where(is_untouched))
 
     @classmethod
     def default(cls) -> Recipe:

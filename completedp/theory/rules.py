@@ -166,6 +166,22 @@ class Rules:
         horizon rule; with another exponent the horizon's part is another."""
         return product(self.scaling(Role.INPUT_EMBEDDING, "one_minus_beta", ratios))
 
+    def do_as(self, other: Rules, ratios: Ratios) -> bool:
+        """Whether any values become the same at these ratios by other rules.
+
+        >>> Rules(alpha=0.5).do_as(Rules(), Ratios(width=4)), Rules().do_as(Rules(), Ratios(depth=4))
+        (True, True)
+        """
+        # These say what a value means, at the base as well.
+        if (self.optimizer, self.weight_decay) != (other.optimizer, other.weight_decay):
+            return False
+        by_power = [rules.beta_rule != "linear" for rules in (self, other)]
+        if by_power[0] != by_power[1] and self.memory_factor(ratios) != 1.0:
+            return False
+        if self.residual_multiplier(ratios) != other.residual_multiplier(ratios):
+            return False
+        return all(self.factors(role, ratios) == other.factors(role, ratios) for role in Role)
+
     def scale_beta(self, name: str, beta: float, factor: float) -> float:
         """The target's beta. `factor` is what 1 - beta grows by; `name` is for the error."""
         if factor == 1.0:
