@@ -169,8 +169,9 @@ class Rules:
     def do_as(self, other: Rules, ratios: Ratios) -> bool:
         """Whether any values become the same at these ratios by other rules.
 
-        >>> Rules(alpha=0.5).do_as(Rules(), Ratios(width=4)), Rules().do_as(Rules(), Ratios(depth=4))
-        (True, True)
+        >>> half = Rules(alpha=0.5)
+        >>> half.do_as(Rules(), Ratios(width=4)), half.do_as(Rules(), Ratios(depth=4))
+        (True, False)
         """
         # These say what a value means, at the base as well.
         if (self.optimizer, self.weight_decay) != (other.optimizer, other.weight_decay):
