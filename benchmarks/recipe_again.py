@@ -5,10 +5,10 @@
         width=4,depth=2,batch=16,tokens=8
     cp found.json completedp/recipes/default.json
 
-Every rule is a candidate on every rung, on the same fresh seeds. What is written is the recipe under
-the rule that is best on the last rung, with these rungs as its evidence. The searches that found its
-values stay in the record; the text's digest becomes that of TOKENS. Rungs that were measured are kept
-in found.json.rungs, so that the same command goes on.
+Every rule is a candidate on every rung, on the same fresh seeds. What is written is the recipe
+under the rule that is best on the last rung, with these rungs as its evidence. The searches that
+found its values stay in the record; the text's digest becomes that of TOKENS. Rungs that were
+measured are kept in found.json.rungs, so that the same command goes on.
 """
 
 from __future__ import annotations

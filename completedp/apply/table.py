@@ -21,6 +21,8 @@ from rich.table import Table
 from completedp.apply.tensors import PlanNumbers, TensorPlan
 from completedp.theory.optimizers import OPTIMIZERS
 from completedp.theory.roles import BRANCHES
+from completedp.theory.rules import Rules
+from completedp.theory.scale import Ratios
 
 WIDE = 180
 """Columns where there is no terminal, as in a file."""
@@ -90,6 +92,12 @@ def render(plan: PlanNumbers, cautions: Sequence[str] = (), width: int | None = 
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 
+def _memory(rules: Rules, ratios: Ratios) -> str:
+    """r, and whether the betas follow it."""
+    kept = rules.memory_factor(ratios) == 1.0 != rules.r(ratios)
+    return f"r {rules.r(ratios):.4g}{' (betas kept)' if kept else ''}"
+
+
 def _head(plan: PlanNumbers, layout: _Layout) -> list[str]:
     """The rules and the scales, and what the table has no room for."""
     rules, ratios = plan.recipe.rules, plan.ratios
@@ -100,7 +108,7 @@ def _head(plan: PlanNumbers, layout: _Layout) -> list[str]:
         f"  model   {sum(math.prod(t.info.shape) for t in plan.tensors):,} parameters in "
         f"{len(plan.tensors)} tensors",
         f"  ratios  width x{ratios.width:g}, depth x{ratios.depth:g}, batch x{ratios.batch:g}, "
-        f"tokens x{ratios.tokens:g}, r {rules.memory_factor(ratios):.4g}; "
+        f"tokens x{ratios.tokens:g}, {_memory(rules, ratios)}; "
         f"residual branches {_residual(plan)}",
     ]
     for key, names in _complements(plan).items():

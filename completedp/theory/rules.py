@@ -40,7 +40,7 @@ class Factors(NamedNumbers):
     optimizer, for init_std, and for the multiplier of its output in the forward pass.
 
     AdamW's are lr, eps, weight_decay and one_minus_beta, which 1 - beta1 and 1 - beta2 are
-    multiplied by (or beta raised to: `beta_rule="power"`). Factors have no unit.
+    multiplied by (or beta raised to, but for `beta_rule="linear"`). Factors have no unit.
 
     >>> factors("output_weight", Ratios(width=4)).to_dict()["init_std"]
     0.25
@@ -162,9 +162,14 @@ class Rules:
         return product(self.residual_scaling(ratios))
 
     def memory_factor(self, ratios: Ratios) -> float:
-        """r: what 1 - beta1 and 1 - beta2 grow by, or beta is raised to. m_B / m_D by the paper's
-        horizon rule; with another exponent the horizon's part is another."""
+        """What 1 - beta1 and 1 - beta2 are multiplied by, or beta is raised to: r, or 1 where they
+        are kept."""
         return product(self.scaling(Role.INPUT_EMBEDDING, "one_minus_beta", ratios))
+
+    def r(self, ratios: Ratios) -> float:
+        """How much further the batch grows than the tokens, whatever the betas do: m_B / m_D by the
+        paper's horizon rule; with another exponent the horizon's part is another."""
+        return replace(self, beta_rule="power").memory_factor(ratios)
 
     def do_as(self, other: Rules, ratios: Ratios) -> bool:
         """Whether any values become the same at these ratios by other rules.

@@ -14,8 +14,8 @@ from completedp.theory.rules import AXES
 from completedp.theory.scale import Ratios, Scale
 
 LEAST_WIDTH = 64
-"""Tensor Programs V (2203.03466) advises a base of width 256. Ours of width 64 kept its gain at x4,
-and nothing narrower was tried."""
+"""Tensor Programs V (2203.03466) advises a base of width 256. Ours of width 64 kept its gain at x4.
+Of narrower ones the learning rate alone was tried (docs/results.md, base-size)."""
 LEAST_DEPTH = 4
 """Tensor Programs V advises 4 blocks; values tuned per block on so few already fit those few."""
 LEAST_STEPS = 1000
@@ -34,10 +34,11 @@ cost nothing, and x8 0.1, which are the betas' doing (docs/results.md, lr-batch)
 LEAST_MEMORY = 10
 """Steps that second moments average over, 1/(1 - beta2). The batch rule is that of a limit in which
 these are many. Of one base 5 cost nothing and 2.5 cost 0.1 nats; of another 12.5 cost as much
-(docs/results.md, lr-batch). So this is no edge, only where to look."""
+(docs/results.md, lr-batch); of the default recipe 5 cost 0.04 (docs/results/betas.md). So this is
+no edge, only where to look."""
 MOST_BATCH_TRIED = 8
 """How much more the batch grew than the tokens where its betas were kept. With 1,024 steps left it
-cost nothing (docs/results.md, lr-batch); with 256 left it cost a nat (docs/results/betas.md)."""
+cost 0.00 +- 0.07 nats (docs/results.md, lr-batch), with 256 left a nat (docs/results/betas.md)."""
 MOST_SHRUNK = 16
 """Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
 """
@@ -139,8 +140,8 @@ def few_steps(target: Scale, ratios: Ratios, *, betas_kept: bool = False) -> Ite
         )
     elif growth > MOST_BATCH_FOR_TOKENS * _SAME and target.steps < LEAST_STEPS:
         yield (
-            f"{grows}, which leaves {target.steps:,} steps: 256 were too few for any betas, by a "
-            f"nat; {advice}"
+            f"{grows}, which leaves {target.steps:,} steps: with 256 a recipe ended a nat higher "
+            f"than with 4,096, whatever its betas; {advice}"
         )
 
 
@@ -154,8 +155,8 @@ def short_memory(
             f"beta2 falls to {1 - 1 / min(shortened):.3g}: with the batch x{ratios.batch:.3g} and "
             f"the tokens x{ratios.tokens:.3g} this recipe's rules shorten the optimizer's memory "
             f"{r:.3g} times, and second moments average over {min(shortened):.2g} step(s), where "
-            "the batch rule is that of many; kept betas trained better, by 0.03 nats at 4 times "
-            'and 0.4 at 16: recipe.with_rules(beta_rule="lengthen")'
+            "the batch rule is that of many; of the default recipe kept betas ended 0.04 nats "
+            'lower at 4 times and 0.5 at 16: recipe.with_rules(beta_rule="lengthen")'
         )
 
 

@@ -226,10 +226,14 @@ def _draw(
     base = at.setting.base
     below = (
         f"{len(losses)} trials of {base}. Bars: the middle half of the losses of all trials with "
-        "that value, dots their medians. Map: the median by weight decay and learning rate."
+        "that value, dots their medians; those above the panels are not shown. Map: the median by "
+        "weight decay and learning rate."
     )
     if slices is not None:
-        below += " Last: a Gaussian process along each value, the others at their best."
+        below += (
+            " Last: a Gaussian process along each value, the others at their best, with what it "
+            "expects one trial to be off by."
+        )
     finite = losses[np.isfinite(losses)]
     low, high = float(finite.min()), float(np.quantile(finite, 0.9))
     with canvas(2, 4, claim, below, panel=(3.2, 2.7)) as (figure, grid):

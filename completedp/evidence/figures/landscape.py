@@ -140,10 +140,12 @@ class Landscape:
                 )
             )
         apart = max(limits.values()) - min(limits.values())
+        beyond = max(limits.values()) >= octaves[-1]
         findings.insert(
             0,
             judged(
-                f"modules' limits of stability are at least {APART:g} octave apart",
+                f"modules' limits of stability are at least {APART:g} octave apart"
+                + (" (what is beyond the map is taken at its end)" if beyond else ""),
                 apart,
                 (apart - step, apart + step),
                 unit="octaves",
@@ -269,7 +271,8 @@ def _draw(claim: str, at: LandscapeSize, maps: Mapping[Plane, Map]) -> str:
     setting = (
         f"Final loss over the learning rates of two modules, {at.points} x {at.points} trials of "
         f"{at.setting.base}, {at.setting.base.steps:,} steps; the others at the global value "
-        "(cross). White line: where training breaks; star: the best."
+        "(cross). White line: where training breaks; star: the best; black: broken, or among the "
+        "2 % of highest losses."
     )
     with canvas(1, len(maps), claim, setting, panel=(5.2, 4.4)) as (figure, grid):
         for panel, (plane, found) in zip(grid[0], maps.items(), strict=True):

@@ -326,7 +326,8 @@ def _draw(
             panel.set_xlabel(label)
             panel.set_ylabel("validation loss")
             panel.set_title(f"against {label}", loc="left")
-        grid[0][0].legend()
+        names = grid[0][0].get_legend_handles_labels()
+        figure.legend(*names, loc="outside lower right", ncols=3)
         return finish(figure)
 
 

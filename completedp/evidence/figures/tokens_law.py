@@ -200,7 +200,7 @@ def _draw(
     base = at.setting.base
     below = (
         f"Values of one base ({base}) carried to larger models and longer runs; {at.seeds} seeds. "
-        "Lines are fitted laws, bars of one standard error."
+        "Lines are fitted laws (c: FLOP over the base's), bars of one standard error."
     )
     means = np.stack([values.mean(axis=1) for values in losses.values()])
     lowest_drawn = means.min() - 0.5 * (means.max() - means.min())
@@ -224,7 +224,7 @@ def _draw(
                     fine,
                     floor + factor * (fine / compute[0]) ** -power,
                     color=colour,
-                    label=f"{name}: {floor:.3f} + {factor:.2f} C^-{power:.2f}",
+                    label=f"{name}: {floor:.3f} + {factor:.2f} c^-{power:.3f}",
                 )
                 if floor > lowest_drawn:
                     panel.axhline(floor, color=colour, linestyle="--", linewidth=0.8)
