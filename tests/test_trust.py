@@ -344,6 +344,7 @@ def test_kept_betas_are_no_short_memory() -> None:
         kept = plan_quietly(model, recipe.with_rules(beta_rule=rule), target)
         assert not [line for line in kept.cautions if "moments" in line]
         assert all(t.values["beta2"].base == t.values["beta2"].target for t in kept.tensors)
+        assert "r 4 (betas kept);" in str(kept)
 
 
 @pytest.mark.parametrize("rule", ["linear", "power", "lengthen"])
