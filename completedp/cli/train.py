@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from completedp.cli.costs import CostOptions, print_estimate
+from completedp.cli.costs import NOWHERE, CostOptions, Out, print_estimate
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.errors import DataWarning
 from completedp.theory.horizon import critical_batch_words
@@ -24,6 +24,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
     """Train a model, the reference model or your own, at any scale; the same command resumes."""
 
     resumes: ClassVar[bool] = True
+    out: Out = NOWHERE
     json: bool = False
     """Print the result as JSON."""
 
