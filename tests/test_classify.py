@@ -616,6 +616,26 @@ def test_inspect_prints_every_tensor() -> None:
     assert " override" in named
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "qwen3"])
+def test_inspect_fits_the_terminal(
+    family: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long names go on in the next line, and roles and layers give way; shapes and types stay."""
+    model = hugging_face(family, **FAMILIES[family][0])
+    wide = inspect_model(model)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    found = inspect_model(model)
+    assert max(map(len, found.splitlines())) <= columns
+    assert "…" not in found
+    joined = re.sub(r"(?<=\S)  .*\n   (?=\S)", "", found)
+    for line in wide.partition("\n\n")[0].splitlines()[2:]:
+        name, shape, _, module_type, *_ = line.split()
+        assert name in joined
+        assert f" {shape} " in found
+        assert f" {module_type} " in found
+
+
 class MuReadout(nn.Linear):
     """Called as the mup package's output layer is."""
 

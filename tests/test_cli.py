@@ -128,6 +128,20 @@ def test_plan_prints_and_explains(
     assert "lr = 0.00390625 (value) x 0.25 (width 4^-1)" in explained
 
 
+def test_an_explanation_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`plan --explain` says the same words and numbers in 80 columns as in many, in more lines."""
+    words = "plan --recipe adamw-reference --width 4x --tokens 16x --explain blocks.0"
+    texts = []
+    for columns in ("1000", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        texts.append(said(words, monkeypatch, capsys)[1])
+    wide, narrow = texts
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
+    assert narrow.split() == wide.split()
+
+
 def test_plan_takes_factors_of_the_base(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
