@@ -102,6 +102,34 @@ def test_as_many_positions_as_tokens() -> None:
     check(on_meta(nano_gpt, positions=V), NANO_GPT)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "positions", "told"),
+    [
+        ("tok", "pos", True),
+        ("tok_emb", "pos_emb", True),
+        ("embed_tokens", "embed_positions", True),
+        ("table", "wpe", True),  # what is left
+        ("wte", "table", True),
+        ("table", "other", False),
+    ],
+)
+def test_tables_of_one_shape_are_told_by_their_names(
+    tokens: str, positions: str, told: bool
+) -> None:
+    """As many positions as tokens: one name that tells is enough, and none is a refusal."""
+    model = NanoGPT(32, 2)
+    del model.wte, model.wpe
+    tables = {name: nn.Embedding(model.lm_head.out_features, 32) for name in (tokens, positions)}
+    for name, table in tables.items():
+        model.add_module(name, table)
+    if told:
+        found = {t.name: t.type for t in classify(model)}
+        assert found[f"{tokens}.weight"] == "embedding"
+        assert found[f"{positions}.weight"] == "position"
+    else:
+        assert "cannot tell the role of 2 tensors: table.weight" in error_of(classify, model)
+
+
 REFERENCE = {
     "embedding.weight": "embedding",
     "attn_norm.weight": "attn_norm",
