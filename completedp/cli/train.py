@@ -44,7 +44,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         before = steps_done(config)
         if self.dry_run:
             return 0 if is_follower() else print_estimate(self._estimate(config), self.json)
-        say_before_training(lambda: self._estimate(config))
+        said = say_before_training(lambda: self._estimate(config))
         try:
             result = train(config)
         except (AgreedError, Interrupted) as stop:
@@ -57,7 +57,8 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         if self.json:
             print_json(result.to_dict())
             return failed
-        line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} tokens"
+        counted = "tokens" if said is None else said.counted
+        line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} {counted}"
         if before >= result.steps:
             line += " (finished before, and not trained again)"
         elif before:
