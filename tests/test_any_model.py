@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -438,7 +439,32 @@ def test_the_command_line_trains_on_images(tmp_path: Path) -> None:
         "8",
     )
     assert "validation loss" in said.stdout
-    assert "token," not in said.stdout
+    assert f"and {IMAGES.tokens} examples: validation loss" in said.stdout
+    assert f" {IMAGES.tokens} examples, " in said.stderr
+    assert " examples/s" in said.stderr
+    assert not re.search(r"\d tokens|tokens/s", said.stdout + said.stderr)
+
+
+def test_what_is_no_text_is_counted_in_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cautions, estimates, progress and the ladder's lines count what the data have."""
+    options: dict[str, Any] = VIT | QUICK | {"quiet": False, "store": str(tmp_path / "s.db")}
+    study = search(own.vit, IMAGES, trials=1, space="global", **options)
+    recipe = study.best(rungs=[IMAGES.times(Ratios(width=2))], seeds=1)
+    said = "".join(capsys.readouterr())
+    assert f"width 32, depth 2, batch 8 examples, {IMAGES.tokens} examples" in said
+    assert not re.search(r"\d tokens", said)
+    assert recipe.evidence is not None
+    assert recipe.evidence.tokens_per_parameter is None  # what is enough is known of text alone
+    target = recipe.base.times(Ratios(width=2))
+    assert "a parameter" not in str(cdp.plan(own.vit(target), recipe, target, probe=False))
+    data = make_task(own.vit, **VIT).data
+    (caution,) = data.cautions(replace(IMAGES, tokens=100 * IMAGES.tokens))
+    assert "9,600 examples are" in caution
+    assert "take fewer examples" in caution
+    text = make_task(own.masked, own.masked_text, loss=own.masked_loss, context=CONTEXT)
+    assert text.data.counted == "tokens"
 
 
 class OnlyInTraining(own.ViT):

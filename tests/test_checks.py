@@ -29,12 +29,15 @@ from completedp.evidence.config import CheckConfig, CheckSettings
 from completedp.evidence.gradcheck import invariant_rows
 from completedp.evidence.report import Report
 from completedp.evidence.result import CheckResult
+from completedp.evidence.rows import Row
 from completedp.evidence.run import COORDCHECK, GRADCHECK, judge, measure_all, write_check
 from completedp.evidence.scaling import Measurement, limit_recipe, sweep
+from completedp.evidence.text import check_text
 from completedp.evidence.windows import byte_text, byte_windows
 from completedp.tasks.data import training_batches
 from completedp.tasks.losses import logits_of
 from completedp.tasks.task import give_memory, without_weights
+from completedp.theory.roles import MODULE_TYPES
 from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
 
@@ -741,3 +744,28 @@ def test_impossible_requests(options: dict[str, Any], message: str) -> None:
     """What cannot be checked is one line that quotes it."""
     with pytest.raises(CompletedpError, match=message):
         cdp.coordcheck(**SIZES | options)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_checks_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within its columns every row is there, whatever it is called, and no number is cut."""
+    rows = [
+        Row(
+            parameterisation="completedp",
+            axis="tokens",
+            quantity="gradient",
+            what=what,
+            expected=-0.5,
+            slope=-1 - number / 100,
+            error=0.0123,
+            verdict="known" if what == "output_norm" else "fail",
+        )
+        for number, what in enumerate(MODULE_TYPES)
+    ]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = check_text(rows)
+    assert max(map(len, text.splitlines())) <= columns
+    assert "…" not in text
+    for row in rows:
+        assert f"{row.slope:+.2f}" in text
+    assert "\nknown: " in text

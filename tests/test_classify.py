@@ -102,6 +102,34 @@ def test_as_many_positions_as_tokens() -> None:
     check(on_meta(nano_gpt, positions=V), NANO_GPT)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "positions", "told"),
+    [
+        ("tok", "pos", True),
+        ("tok_emb", "pos_emb", True),
+        ("embed_tokens", "embed_positions", True),
+        ("table", "wpe", True),  # what is left
+        ("wte", "table", True),
+        ("table", "other", False),
+    ],
+)
+def test_tables_of_one_shape_are_told_by_their_names(
+    tokens: str, positions: str, told: bool
+) -> None:
+    """As many positions as tokens: one name that tells is enough, and none is a refusal."""
+    model = NanoGPT(32, 2)
+    del model.wte, model.wpe
+    tables = {name: nn.Embedding(model.lm_head.out_features, 32) for name in (tokens, positions)}
+    for name, table in tables.items():
+        model.add_module(name, table)
+    if told:
+        found = {t.name: t.type for t in classify(model)}
+        assert found[f"{tokens}.weight"] == "embedding"
+        assert found[f"{positions}.weight"] == "position"
+    else:
+        assert "cannot tell the role of 2 tensors: table.weight" in error_of(classify, model)
+
+
 REFERENCE = {
     "embedding.weight": "embedding",
     "attn_norm.weight": "attn_norm",
@@ -614,6 +642,26 @@ def test_inspect_prints_every_tensor() -> None:
     ]
     named = inspect_model(model, {"experts": "mlp_in"})
     assert " override" in named
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "qwen3"])
+def test_inspect_fits_the_terminal(
+    family: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long names go on in the next line, and roles and layers give way; shapes and types stay."""
+    model = hugging_face(family, **FAMILIES[family][0])
+    wide = inspect_model(model)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    found = inspect_model(model)
+    assert max(map(len, found.splitlines())) <= columns
+    assert "…" not in found
+    joined = re.sub(r"(?<=\S)  .*\n   (?=\S)", "", found)
+    for line in wide.partition("\n\n")[0].splitlines()[2:]:
+        name, shape, _, module_type, *_ = line.split()
+        assert name in joined
+        assert f" {shape} " in found
+        assert f" {module_type} " in found
 
 
 class MuReadout(nn.Linear):

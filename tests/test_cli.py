@@ -1,10 +1,12 @@
 """The command line: results as JSON, errors as one line, nothing half-written."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,22 @@ def test_every_verb_has_help_and_json(words: tuple[str, ...]) -> None:
     assert "{None}" not in result.stdout
 
 
+@pytest.mark.parametrize(
+    "words", [(verb, *part) for verb in VERBS for part in WITH_PARTS.get(verb, ((),))]
+)
+def test_help_fills_its_box(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line of help ends where the next word has no room, and not where the source's line does."""
+    monkeypatch.setenv("COLUMNS", "80")
+    box = said(f"{' '.join(words)} --help", monkeypatch, capsys)[1].splitlines()
+    for line, following in pairwise(each.strip("│") for each in box):
+        is_flag_alone = line.strip().startswith("--") and "  " not in line.strip()
+        if line.strip() and not is_flag_alone and re.match(r" {8,}\S", following):
+            first = following.split()[0]
+            assert len(line.rstrip()) + 1 + len(first) > len(line) - 2, f"{line}\n{following}"
+
+
 def test_plan_prints_and_explains(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +126,20 @@ def test_plan_prints_and_explains(
     explain = f"plan {sizes} --explain blocks.3.mlp.down.weight"
     explained = said(explain, monkeypatch, capsys)[1]
     assert "lr = 0.00390625 (value) x 0.25 (width 4^-1)" in explained
+
+
+def test_an_explanation_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`plan --explain` says the same words and numbers in 80 columns as in many, in more lines."""
+    words = "plan --recipe adamw-reference --width 4x --tokens 16x --explain blocks.0"
+    texts = []
+    for columns in ("1000", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        texts.append(said(words, monkeypatch, capsys)[1])
+    wide, narrow = texts
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
+    assert narrow.split() == wide.split()
 
 
 def test_plan_takes_factors_of_the_base(

@@ -188,6 +188,32 @@ def test_a_dry_run_says_the_cost_and_does_nothing(
     assert "FLOP" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --data DATA --recipe OWN SIZES",
+        "sweep --data DATA --factors 1 2 --octaves -1 0 1 --seeds 1 SIZES",
+        "fit-horizon --data DATA --factors 1 2 --octaves -1 0 1 --seeds 1 SIZES",
+    ],
+)
+def test_a_dry_run_needs_no_place_for_results(
+    words: str,
+    data: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`--out` may be left out of what writes nothing, and of nothing else."""
+    monkeypatch.chdir(tmp_path)
+    make_recipe().save("own.json")
+    given = words.replace("DATA", data).replace("OWN", "own.json").replace("SIZES", SIZES).split()
+    assert run([*given, "--dry-run"], monkeypatch) == 0
+    assert "FLOP" in capsys.readouterr().out
+    assert run(given, monkeypatch) == 2
+    assert "error: --out is missing" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["own.json"]
+
+
 def test_a_cpu_refuses_what_takes_long(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import hugging_face
 from helpers import error_of
 from models import make_model, make_recipe, scale
 from own_models import VOCAB, NanoGPT
@@ -175,6 +176,18 @@ def test_torchtitan_has_no_power(planned: Plan) -> None:
     with pytest.warns(UserWarning, match="no schedule wsd with power .*the run will differ"):
         text = export(planned, "torchtitan")
     assert run(text)["SCHEDULE"] is None
+
+
+def test_a_hugging_face_model_is_not_torchtitan_s(planned: Plan) -> None:
+    """Names that no model of torchtitan's has are warned of, and in no other export."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1, "vocab_size": 64}
+    model = hugging_face("llama", intermediate_size=128, num_key_value_heads=1, **sizes)
+    there = scale(width=64, depth=2)
+    found = plan(model, cdp.Recipe.for_model(model, there), there, multipliers="fold")
+    with pytest.warns(UserWarning, match="names of LlamaForCausalLM's .*--model module:function"):
+        export(found, "torchtitan")
+    export(found, "hf")
+    export(planned, "torchtitan")
 
 
 def test_torchtitan_patterns_are_anchored(planned: Plan) -> None:

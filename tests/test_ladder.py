@@ -140,7 +140,7 @@ def test_seeds_of_trials_are_below_those_of_rungs(data: str, tmp_path: Path) -> 
 
 def test_progress_counts_every_step() -> None:
     """Steps are counted on each rung up to its total, a diverged trial's only as far as it went."""
-    told: list[tuple[str, int, int]] = []
+    told: list[tuple[Scale, int, int]] = []
 
     def losses(name: str, rung: int, seed: int) -> float:
         return math.inf if name == "wild" else 1.0
@@ -152,7 +152,7 @@ def test_progress_counts_every_step() -> None:
         seeds=1,
         progress=lambda scale, done, total: told.append((scale, done, total)),
     )
-    assert told == [(str(BASE), 1, 2 * BASE.steps), (str(BASE), 1 + BASE.steps, 2 * BASE.steps)]
+    assert told == [(BASE, 1, 2 * BASE.steps), (BASE, 1 + BASE.steps, 2 * BASE.steps)]
 
 
 @pytest.fixture(scope="module")

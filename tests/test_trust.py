@@ -437,9 +437,14 @@ def test_a_recipe_is_shown_in_80_columns(
 
 
 def test_recipes_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`recipe compare` names what differs, with both values, and nothing else."""
-    assert verb("compare", "default", "default").run() == 0
-    assert capsys.readouterr().out == "default and default do not differ\n"
+    """`recipe compare` names what differs, with both values, and nothing else but how far both
+    were checked."""
+    assert verb("compare", "adamw-reference", "adamw-reference").run() == 0
+    assert capsys.readouterr().out == "adamw-reference and adamw-reference do not differ\n"
+    checked = "both were checked to width x4, depth x2, batch x4, tokens x8"
+    for other in ("default", "strong-global"):
+        assert verb("compare", "default", other).run() == 0
+        assert capsys.readouterr().out.splitlines().count(checked) == 1
     recipe = Recipe.shipped("adamw-reference").with_values(lr=0.25)
     recipe.save(tmp_path / "r.json")
     assert verb("compare", "adamw-reference", str(tmp_path / "r.json"), "--json").run() == 0

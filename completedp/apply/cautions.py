@@ -170,8 +170,15 @@ def scale_cautions(plan: PlanNumbers) -> Iterator[str]:
             for tensor in plan.tensors
             if (beta2 := tensor.values.get("beta2"))
         ],
-        tokens_per_parameter=recipe.base.tokens / _base_parameters(plan),
+        tokens_per_parameter=_tokens_per_parameter(plan),
     )
+
+
+def _tokens_per_parameter(plan: PlanNumbers) -> float | None:
+    """At the base; None of a model that has no table of tokens, whose data are other examples."""
+    if plan.map.structure.vocabulary is None:
+        return None
+    return plan.recipe.base.tokens / _base_parameters(plan)
 
 
 def _memory(beta: float) -> float:

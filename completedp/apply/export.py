@@ -7,8 +7,11 @@ import warnings
 from pprint import pformat
 from typing import Any, Literal
 
+from torch import nn
+
 from completedp.apply.multipliers import hooked, settings
 from completedp.apply.optimise import param_groups
+from completedp.apply.structure import unwrapped
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
 from completedp.theory.optimizers import ADAMW
@@ -200,6 +203,13 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
     from completedp import __version__
     from completedp.apply.names import WRAPPERS
 
+    if form == "torchtitan" and _is_hugging_face(plan.model):
+        warnings.warn(
+            f"the file has the names of {type(unwrapped(plan.model)).__name__}'s tensors, which "
+            "torchtitan's own models do not have, and torchtitan raises where a pattern matches "
+            "nothing: plan the model that it will train (--model module:function)",
+            stacklevel=2,
+        )
     schedule, steps = plan.recipe.schedule, plan.target.steps
     titan = _titan_schedule(schedule, steps)
     if form == "torchtitan" and titan is None:
@@ -229,6 +239,11 @@ def left_to_forward(plan: PlanNumbers) -> list[str]:
     left = {"hooks": hooked(plan), "buffers": _left(plan)}
     names = [name for name, factors in left.items() if factors]
     return [*names, "settings"] if "setting" in plan.ways.values() else names
+
+
+def _is_hugging_face(model: nn.Module) -> bool:
+    classes = type(unwrapped(model)).__mro__
+    return any(kind.__module__.partition(".")[0] == "transformers" for kind in classes)
 
 
 def _titan_schedule(schedule: Schedule, steps: int) -> dict[str, Any] | None:

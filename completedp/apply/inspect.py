@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -16,10 +14,17 @@ from completedp.apply.cautions import head_size_caution
 from completedp.apply.classify import Reading, classify, read
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.probe import probe
-from completedp.apply.table import merged_name, words_of
+from completedp.apply.table import NARROWEST, broken, merged_name, words_of
 from completedp.apply.unknown import advice
+from completedp.common.terminal import columns, drawn, fitted, table_width
 
-_COLUMNS = ("name", "shape", "role", "type", "layer", "width", "how")
+_LAYOUTS = (
+    ("name", "shape", "role", "type", "layer", "width", "how"),
+    ("name", "shape", "type", "layer", "width", "how"),
+    ("name", "shape", "type", "width", "how"),
+)
+"""From wide to narrow: a type has one role, and a name says the layer."""
+_MORE = "a wider terminal shows more"
 _NUMBERS = ("layer", "width")
 UNKNOWN = "?"
 """In the place of a role and a type that nobody can tell."""
@@ -36,11 +41,14 @@ def inspect_model(
     The model may be on meta. Where it is too large to be run, `small` makes a small copy of it.
     A tensor that nobody can classify is marked, with the overrides below that would name it.
     """
-    reading = read(model, overrides)
-    table = _table(tensor_rows(reading))
+    width, reading = columns(), read(model, overrides)
+    table = _table(tensor_rows(reading), width)
     if reading.unknown:
-        return f"{table}\n\n{advice(reading.suggestions, reading.overrides)}"
-    return f"{table}\n\n{_probed(reading.known, overrides, small)}"
+        flag, *notes = advice(reading.suggestions, reading.overrides).splitlines()
+        below = "\n".join([flag, *(fitted(note, width) for note in notes)])  # a flag is copied
+    else:
+        below = fitted(_probed(reading.known, overrides, small), width)
+    return f"{table}\n\n{below}"
 
 
 def tensor_rows(reading: Reading) -> list[dict[str, Any]]:
@@ -58,26 +66,43 @@ def tensor_rows(reading: Reading) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in _COLUMNS:
+def _table(rows: Sequence[Mapping[str, Any]], width: int) -> str:
+    """The widest layout that fits; in the last one names go on in the next line."""
+    cells = [_cells(alike) for alike in _folded(rows)]
+    for layout in _LAYOUTS:
+        table = _laid_out(cells, layout)
+        if table_width(table) <= width:
+            more = "" if layout == _LAYOUTS[0] else f"{_MORE}\n"
+            return more + drawn(table, width)
+    layout = _LAYOUTS[-1]
+    others = table_width(_laid_out([row | {"name": ""} for row in cells], layout)) - len("name")
+    room = max(NARROWEST, width - others)
+    named = [row | {"name": broken(row["name"], room)} for row in cells]
+    return f"{_MORE}\n{drawn(_laid_out(named, layout), width)}"
+
+
+def _laid_out(rows: Sequence[Mapping[str, str]], layout: Sequence[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=layout != _LAYOUTS[0])
+    for column in layout:
         justify = "right" if column in _NUMBERS else "left"
-        table.add_column(column, justify=justify, no_wrap=True)
-    for alike in _folded(rows):
-        row, layers = alike[0], dict.fromkeys(str(each["layer"]) for each in alike)
-        table.add_row(
-            merged_name([each["name"] for each in alike]),
-            "x".join(map(str, row["shape"])),
-            row["role"] or UNKNOWN,
-            row["type"] or UNKNOWN,
-            "" if row["layer"] is None else merged_name(list(layers)),
-            "" if row["width"] is None else str(row["width"]),
-            row["how"] or "",
-        )
-    text = io.StringIO()
-    # As wide as the names ask for: a name that is cut off is of no use to an override.
-    Console(file=text, width=10_000, color_system=None).print(table, highlight=False)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
+        table.add_column(column, justify=justify, no_wrap=column != "name", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[column] for column in layout))
+    return table
+
+
+def _cells(alike: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What the columns say of tensors that are one row."""
+    row, layers = alike[0], dict.fromkeys(str(each["layer"]) for each in alike)
+    return {
+        "name": merged_name([each["name"] for each in alike]),
+        "shape": "x".join(map(str, row["shape"])),
+        "role": row["role"] or UNKNOWN,
+        "type": row["type"] or UNKNOWN,
+        "layer": "" if row["layer"] is None else merged_name(list(layers)),
+        "width": "" if row["width"] is None else str(row["width"]),
+        "how": row["how"] or "",
+    }
 
 
 def _folded(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

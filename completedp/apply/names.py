@@ -19,8 +19,9 @@ _BRANCHES = (
     (r".*(?:mlp|ffn|feed_?forward|moe|expert).*|ff", "mlp"),
 )
 _OUTSIDE_BLOCKS = (
-    (r"wte|embed|embed_(?:in|tokens)|embeddings?|(?:tok|word|token|patch)_?emb\w*", "embedding"),
-    (r"wpe|pos\w*_?emb\w*|position\w*|embed_positions", "position"),
+    (r"wte|tok|embed|embed_(?:in|tokens)|embeddings?", "embedding"),
+    (r"(?:tok|word|token|patch)_?emb\w*", "embedding"),
+    (r"wpe|pos|pos\w*_?emb\w*|position\w*|embed_positions", "position"),
     (r"(?:cls|class|mask|dist|distillation|reg|register|storage)_tokens?", "position"),  # of images
     (r"norm(?:_f)?|ln_f|(?:final|output|out)_?(?:layer_?)?norm", "output_norm"),
     (r"lm_head|head|output|output_layer|w_out|embed_out|unembed(?:ding)?", "unembedding"),

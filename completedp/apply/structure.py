@@ -304,15 +304,16 @@ class Structure:
         return None
 
     def _find_embedding(self) -> str | None:
-        """The one table outside the blocks; of several, the one the logits have a place for."""
+        """The one table outside the blocks; of several, the one the logits have a place for, or
+        that is called so; of those they have a place for, the one that is not of positions."""
         tables = [p for p in self._tables if not self.in_block(p)]
+        kinds = {p: names.outside_blocks(p.split(".")[-1]) for p in tables}
         if len(tables) > 1:
             outputs = {fan[1] for p in self._linears_outside() if (fan := fans(self.modules[p]))}
             matching = [p for p in tables if self._tables[p].num_embeddings in outputs]
-            tables = matching if len(matching) == 1 else tables
-        if len(tables) > 1:
-            tables = [p for p in tables if names.outside_blocks(p.split(".")[-1]) == "embedding"]
-        tables = [p for p in tables if names.outside_blocks(p.split(".")[-1]) != "position"]
+            named = [p for p in tables if kinds[p] == "embedding"]
+            tables = matching if len(matching) == 1 else named or matching
+        tables = [p for p in tables if kinds[p] != "position"]
         return tables[0] if len(tables) == 1 else None
 
     def _find_head(self) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 import re
-import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from completedp.apply.tensors import PlanNumbers, TensorPlan
+from completedp.common.terminal import columns
 from completedp.theory.optimizers import OPTIMIZERS
 from completedp.theory.roles import BRANCHES
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios
-
-WIDE = 180
-"""Columns where there is no terminal, as in a file."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class _Layout:
 
 
 _TENSOR = "tensor"
-_NARROWEST = 16
+NARROWEST = 16
 """Columns that names have at least."""
 _SHORT = {"weight_decay": "decay"}
 """Titles where there is little room."""
@@ -80,7 +77,7 @@ def render(plan: PlanNumbers, cautions: Sequence[str] = (), width: int | None = 
 
     Without a `width`, those of the terminal.
     """
-    width = width or shutil.get_terminal_size((WIDE, 24)).columns
+    width = width or columns()
     text = io.StringIO()
     console = Console(file=text, width=width, color_system=None)
     layout, table = _fitting(plan, console)
@@ -133,8 +130,8 @@ def _fitting(plan: PlanNumbers, console: Console) -> tuple[_Layout, Table]:
             return layout, table
     layout = layouts[-1]
     others = console.measure(_table(plan, layout, rows, lambda run: "")).maximum
-    room = max(_NARROWEST, console.width - others + len(_TENSOR) - 1)
-    return layout, _table(plan, layout, rows, lambda run: _broken(_name(run), room))
+    room = max(NARROWEST, console.width - others + len(_TENSOR) - 1)
+    return layout, _table(plan, layout, rows, lambda run: broken(_name(run), room))
 
 
 def _table(
@@ -218,7 +215,7 @@ def _choice(words: Sequence[str]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _broken(name: str, room: int) -> str:
+def broken(name: str, room: int) -> str:
     """A name over several lines, each of whole words where they fit."""
     lines = [""]
     for word in re.findall(r"[^.,]*[.,]? ?", name):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
 
 from completedp.cli.shared import show
 from completedp.common.checks import check_number
@@ -32,6 +35,10 @@ SMALLER = (
 """Bases to propose where a larger one would take too long."""
 _WORTH_IT = 20
 """Trials below which a search finds nothing."""
+NOWHERE = f"{os.devnull}/nowhere.json"
+"""What `--out` is where it is not given: in a file no other can be found."""
+Out = Annotated[str, arg(help_behavior_hint="(required without --dry-run)")]
+"""Where a verb writes, which a dry run does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,8 @@ class CostOptions:
     (A100) in bfloat16."""
 
     def __post_init__(self) -> None:
+        if not self.dry_run and getattr(self, "out", None) == NOWHERE:
+            raise CompletedpError("--out is missing: say where the results go")
         if self.peak is not None:
             check_number("peak", self.peak, low=1e-3, high=1e6)
             if not self.dry_run:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from completedp.cli.costs import PatientOptions, begins
+from completedp.cli.costs import NOWHERE, Out, PatientOptions, begins
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.evidence.config import HorizonConfig, HorizonGrid
 from completedp.studies.config import WorkerConfig
@@ -23,6 +23,7 @@ class FitHorizonVerb(HorizonConfig, WorkerConfig, PatientOptions, Verb):
     """Fit how the best learning rate falls with the tokens, and grows with the batch."""
 
     resumes: ClassVar[bool] = True
+    out: Out = NOWHERE
     json: bool = False
     """Print the fits as JSON."""
 

@@ -23,7 +23,7 @@ from tyro.conf import OmitArgPrefixes, subcommand
 import completedp
 from completedp.cli.shared import VERBS, Verb
 from completedp.cli.suggest import known_command, mistyped
-from completedp.cli.values import value_of_a_flag
+from completedp.cli.values import reflow_help, value_of_a_flag
 from completedp.common.checks import printable
 from completedp.common.errors import CompletedpError, one_line
 from completedp.common.surface import Command, running
@@ -114,6 +114,7 @@ def _parse(arguments: list[str]) -> Verb:
     """tyro's parse, its boxed errors made one line."""
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(value_of_a_flag)
+    reflow_help(registry)
     verbs: Any = tuple(
         Annotated[cls, subcommand(name, description=cls.__doc__)] for name, cls in VERBS.items()
     )

@@ -9,6 +9,7 @@ from typing import Literal
 from completedp.cli.shared import Verb, print_json, register
 from completedp.common.errors import ScaleWarning
 from completedp.common.progress import say
+from completedp.common.terminal import columns, fitted
 from completedp.lm.shape import Shape
 from completedp.tasks.config import untied
 from completedp.theory.recipe import Recipe
@@ -81,7 +82,7 @@ class PlanVerb(Verb):
             for line in planned.cautions:
                 warnings.warn(line, ScaleWarning, stacklevel=2)
         if self.explain:
-            print(planned.explain(self.explain))
+            print(fitted(planned.explain(self.explain), columns()))
         elif self.export:
             print(export(planned, self.export), end="")
             if left := left_to_forward(planned):

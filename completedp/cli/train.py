@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from completedp.cli.costs import CostOptions, print_estimate
+from completedp.cli.costs import NOWHERE, CostOptions, Out, print_estimate
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.errors import DataWarning
 from completedp.theory.horizon import critical_batch_words
@@ -24,6 +24,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
     """Train a model, the reference model or your own, at any scale; the same command resumes."""
 
     resumes: ClassVar[bool] = True
+    out: Out = NOWHERE
     json: bool = False
     """Print the result as JSON."""
 
@@ -43,7 +44,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         before = steps_done(config)
         if self.dry_run:
             return 0 if is_follower() else print_estimate(self._estimate(config), self.json)
-        say_before_training(lambda: self._estimate(config))
+        said = say_before_training(lambda: self._estimate(config))
         try:
             result = train(config)
         except (AgreedError, Interrupted) as stop:
@@ -56,7 +57,8 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         if self.json:
             print_json(result.to_dict())
             return failed
-        line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} tokens"
+        counted = "tokens" if said is None else said.counted
+        line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} {counted}"
         if before >= result.steps:
             line += " (finished before, and not trained again)"
         elif before:

@@ -1,6 +1,7 @@
-"""What may be typed for a flag: numbers as people write them, and what help calls them.
+"""What may be typed for a flag: numbers as people write them, and what help calls and says of them.
 
-tyro reads these types as Python does, and shows a flag that may be left out as `{None}|INT`.
+tyro reads these types as Python does, shows a flag that may be left out as `{None}|INT`, and keeps
+the line breaks of docstrings.
 """
 
 from __future__ import annotations
@@ -8,11 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
 
 from completedp.theory.scale import Factor, Size
 
@@ -102,3 +110,29 @@ def value_of_a_flag(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | 
         if info.type == tuple[kind, ...] | None:
             return made.many()
     return None
+
+
+def reflow_help(registry: ConstructorRegistry) -> None:
+    """Have the help of every flag run on to the edge of its box, wherever the source breaks it."""
+    asking: list[StructTypeInfo] = []
+
+    @registry.struct_rule
+    def reflowed(info: StructTypeInfo) -> StructConstructorSpec | None:
+        if asking or not is_dataclass(info.type):
+            return None
+        asking.append(info)  # so that this is tyro's own way, which comes after this rule
+        try:
+            found = registry.get_struct_spec(info)
+        finally:
+            asking.pop()
+        if not isinstance(found, StructConstructorSpec):
+            return None
+        return replace(found, fields=tuple(map(_reflowed, found.fields)))
+
+
+def _reflowed(field: StructFieldSpec) -> StructFieldSpec:
+    def words() -> str | None:  # when help is asked for: reading docstrings takes a while
+        text = field.helptext() if callable(field.helptext) else field.helptext
+        return text and " ".join(text.split())
+
+    return replace(field, helptext=words)

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from completedp.apply.table import WIDE, render
+from completedp.apply.table import render
 from completedp.common.files import user_path, write_json
 from completedp.common.process import only_process
+from completedp.common.terminal import WIDE
 from completedp.evidence.figures.figure import Found
 from completedp.evidence.figures.headline import GLOBAL, MODULE, UNTUNED, Headline, HeadlineSize
 from completedp.evidence.figures.lab import Lab, stdlib_tokens

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from completedp.apply.table import NARROWEST
+from completedp.common.terminal import columns, drawn, fitted, table_width
 from completedp.evidence.gradcheck import MEASURED_OUTPUT_NORM
 from completedp.evidence.rows import Row
 from completedp.theory.roles import MODULE_TYPES, Role
@@ -24,19 +24,23 @@ KNOWN = {
 
 def check_text(rows: Sequence[Row], *, all_rows: bool = False) -> str:
     """The verdicts, the rows that fail (or all), and what is known of the printed table."""
-    text = io.StringIO()
-    console = Console(file=text, width=110, color_system=None)
+    width, parts = columns(), list[str]()
     for name in dict.fromkeys(row.parameterisation for row in rows):
         mine = [row for row in rows if row.parameterisation == name]
         for axis in dict.fromkeys(row.axis for row in mine):
-            of_axis = [row for row in mine if row.axis == axis]
-            console.print(f"{name:<11} {axis:<7} {_summary(of_axis)}", highlight=False)
+            title = f"{name:<11} {axis:<7} "
+            said = _summary([row for row in mine if row.axis == axis])
+            parts.append(fitted(title + said, width, " " * len(title)))
     shown = [row for row in rows if all_rows or row.verdict != "pass"]
     if shown:
-        console.print(_table(shown), highlight=False)
+        table = _table(shown)
+        if table_width(table) > width:
+            others = table_width(_table(shown, room=1)) - 1
+            table = _table(shown, room=max(NARROWEST, width - others))
+        parts += ["", drawn(table, width), ""]
     for role in dict.fromkeys(MODULE_TYPES[row.what] for row in rows if row.verdict == "known"):
-        console.print(f"known: {KNOWN[role]}", highlight=False)
-    return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+        parts.append(fitted(f"known: {KNOWN[role]}", width))
+    return "\n".join(parts).rstrip()
 
 
 def _summary(rows: list[Row]) -> str:
@@ -49,12 +53,16 @@ def _summary(rows: list[Row]) -> str:
     )
 
 
-def _table(rows: list[Row]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("parameterisation", "axis", "quantity", "tensor", "verdict"):
+def _table(rows: list[Row], room: int | None = None) -> Table:
+    """With `room` columns for names, which go on in the next line, where it is to be narrow."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=room is not None)
+    table.add_column("parameterisation" if room is None else "rules", no_wrap=True)
+    for name in ("axis", "quantity"):
         table.add_column(name, no_wrap=True)
+    table.add_column("tensor", max_width=room, overflow="fold")
+    table.add_column("verdict", no_wrap=True)
     for name in ("expected", "slope", "+-"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.parameterisation,

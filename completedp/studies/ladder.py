@@ -87,7 +87,7 @@ def climb(
     scales: Sequence[Scale],
     *,
     seeds: int,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[Scale, int, int], None] | None = None,
     kept: Kept | None = None,
 ) -> list[Rung]:
     """Measure the candidates on each scale, the better half of them on the next."""
@@ -119,7 +119,7 @@ def measure(
     candidates: dict[str, Recipe],
     scale: Scale,
     seeds: Sequence[int],
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[Scale, int, int], None] | None = None,
     kept: Kept | None = None,
 ) -> Rung:
     """Every candidate at one scale on every seed, in slots; what is known is not trained again."""
@@ -138,7 +138,7 @@ def measure(
         nonlocal trained
         trained += steps
         if progress is not None:
-            progress(str(scale), trained, total)
+            progress(scale, trained, total)
 
     if trials:
         for outcome in runner.run(trials, scale, count=len(trials), progress=count):

@@ -111,13 +111,15 @@ class Best:
     recipe: Recipe
     chosen: str
     rungs: list[Rung]
+    counted: str = "tokens"
+    """What the data have so many of: tokens, or examples."""
 
     def lines(self) -> str:
         """For people."""
         out = []
         for rung in self.rungs:
             seeds = len(rung.standings[0].losses)
-            out.append(f"{rung.scale}, {seeds} fresh seed{'s' * (seeds > 1)}:")
+            out.append(f"{rung.scale.line(self.counted)}, {seeds} fresh seed{'s' * (seeds > 1)}:")
             out += [f"    {s.candidate:<19} {s}" for s in rung.standings]
         out.append(gain_over_start(self.rungs[-1], self.chosen))
         if len(self.rungs) == 1:
@@ -169,6 +171,7 @@ def _evidence(
         sites=tuple(site.scale for site in spec.sites),
     )
     parameters = sum(p.numel() for p in task.blank(recipe.base).parameters())
+    ratio = recipe.base.tokens / parameters if task.data.counted == "tokens" else None
     spent = Counter(before.seconds) + Counter(seconds)
     return Evidence(
         rungs=tuple(rungs),
@@ -177,7 +180,7 @@ def _evidence(
         model=task.name,
         text=Path(task.data.name).name,  # of a folder, not where it is
         digest=task.data.digest,
-        tokens_per_parameter=float(f"{recipe.base.tokens / parameters:.4g}"),
+        tokens_per_parameter=None if ratio is None else float(f"{ratio:.4g}"),
         tau=matrix_range(base_timescales(recipe)),
         z_loss=spec.task["z_loss"],
         seconds={device: round(each, 1) for device, each in spent.items()},
@@ -220,18 +223,21 @@ def best(
     check_each_once("rung", rungs)
     check_unchanged(study, objective)
     base, found, kept = objective.recipe, candidates(study, objective), Kept(study)
+    counted = objective.task.data.counted
+
+    def told(scale: Scale, done: int, total: int) -> None:
+        if progress is not None:
+            progress(scale.line(counted), done, total)
 
     def climbed_by(candidates: dict[str, Recipe], scales: Sequence[Scale]) -> list[Rung]:
-        return climb(
-            objective.runner, candidates, scales, seeds=seeds, progress=progress, kept=kept
-        )
+        return climb(objective.runner, candidates, scales, seeds=seeds, progress=told, kept=kept)
 
     def climbed_all() -> list[Rung]:
         climbed = climbed_by(found, rungs or [base.base])
         if not math.isfinite(climbed[-1].standings[0].mean):
             raise CompletedpError(
-                f"all candidates diverge on {climbed[-1].scale}, the start among them: search from "
-                "a recipe that trains there, such as one with a smaller lr"
+                f"all candidates diverge on {climbed[-1].scale.line(counted)}, the start among "
+                "them: search from a recipe that trains there, such as one with a smaller lr"
             )
         if rungs:
             names = (START, climbed[-1].standings[0].candidate)
@@ -249,7 +255,12 @@ def best(
         provenance={k: v for k, v in base.provenance.items() if not _was_evidence(k)},
     )
     evidence = _evidence(study.name, objective, recipe, climbed, trials, seconds)
-    result = Best(recipe=replace(recipe, evidence=evidence), chosen=chosen, rungs=climbed)
+    result = Best(
+        recipe=replace(recipe, evidence=evidence),
+        chosen=chosen,
+        rungs=climbed,
+        counted=counted,
+    )
     note = {"chosen": result.chosen, "rungs": [rung.to_dict() for rung in climbed]}
     try:
         study.set_note("best", note)

@@ -139,6 +139,11 @@ class Data:
         """How many tokens there are, of text."""
         return None if self.manifest is None else self.manifest.vocab
 
+    @property
+    def counted(self) -> str:
+        """What a scale's batch and tokens are numbers of, for people."""
+        return "tokens" if self.manifest is not None or self.unit > 1 else "examples"
+
     def examples(self, batch: int) -> int:
         """Examples in a batch of so many tokens."""
         if batch % self.unit:
@@ -152,7 +157,7 @@ class Data:
         """What to doubt of a run of this scale on so little data."""
         if isinstance(self.train, Stream):
             return
-        there, what = len(self.train) * self.unit, "tokens" if self.manifest else "examples"
+        there, what = len(self.train) * self.unit, self.counted
         if scale.batch > there:
             yield (
                 f"a batch of {scale.batch:,} {what} is more than the {there:,} that {self.name!r} "
@@ -164,7 +169,7 @@ class Data:
                 f"{scale.tokens:,} {what} are {scale.tokens / there:,.0f} passes over the "
                 f"{there:,} that {self.name!r} has to train on: what is seen more than about "
                 f"{MOST_PASSES} times teaches less and less (2305.16264), and values tuned on it "
-                "are values for memorising; take fewer tokens, or more data"
+                f"are values for memorising; take fewer {what}, or more data"
             )
 
     def evaluation(self, examples: int) -> list[Batch]:

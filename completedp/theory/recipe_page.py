@@ -21,6 +21,7 @@ from completedp.theory.trust import shown_ranges
 
 WIDTH = 80
 """Columns that a page keeps to."""
+_NOWHERE = "nowhere"
 _FEW = 12
 """Multipliers of two recipes that are told one by one where they differ."""
 _COLUMNS = {
@@ -65,7 +66,8 @@ def recipe_line(recipe: Recipe) -> str:
 
 def compare_page(names: Sequence[str], recipes: Sequence[Recipe]) -> str:
     """What differs between two recipes: a row for each thing, but many multipliers are a table of
-    how many times the first's the second's are. Words on where they are from do not count."""
+    how many times the first's the second's are. Words on where they are from do not count. How far
+    both were checked is told where it is the same, too: it is what a reader looks for."""
     (one, two), rows, multipliers = recipes, [], {}
     for key, (a, b) in differences(one, two).items():
         section, _, rest = key.partition(".")
@@ -77,15 +79,19 @@ def compare_page(names: Sequence[str], recipes: Sequence[Recipe]) -> str:
             rows.append((rest or key, _short(a), _short(b)))
     known = [_facts(recipe) for recipe in recipes]
     rows += [(key, text, known[1][key]) for key, text in known[0].items() if text != known[1][key]]
-    table = []
+    table, same = [], []
+    if known[0]["checked"] == known[1]["checked"] != _NOWHERE:
+        same = textwrap.wrap(
+            f"both were checked {known[0]['checked']}", WIDTH, subsequent_indent="  "
+        )
     if len(multipliers) <= _FEW:
         rows = [(key, *(f"x{2.0**x:.4g}" for x in ab)) for key, ab in multipliers.items()] + rows
     else:
         table = [f"multipliers of {names[1]}, in those of {names[0]}:"]
         table += _grid({key: b - a for key, (a, b) in multipliers.items()}, recipes)
     if not rows and not table:
-        return f"{names[0]} and {names[1]} do not differ"
-    head = _three_columns(("", *names), rows) if rows else []
+        return "\n".join([f"{names[0]} and {names[1]} do not differ", *same])
+    head = [*(_three_columns(("", *names), rows) if rows else []), *same]
     return "\n".join([*head, *([""] if head and table else []), *table])
 
 
@@ -278,7 +284,7 @@ def _checked(recipe: Recipe) -> str:
     """How far a recipe was measured, in words."""
     ranges = recipe.evidence.ranges(recipe.base) if recipe.evidence else {}
     if not ranges:
-        return "nowhere"
+        return _NOWHERE
     if all(low == high == 1 for low, high in ranges.values()):
         return "at its base alone"
     return f"to {shown_ranges(ranges)}"

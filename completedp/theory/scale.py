@@ -196,9 +196,13 @@ class Scale:
         return asdict(self)
 
     def __str__(self) -> str:
+        return self.line()
+
+    def line(self, counted: str = "tokens") -> str:
+        """For people; `counted` is what the data have so many of."""
         return (
             f"width {self.width}, depth {self.depth}, "
-            f"batch {self.batch:,} tokens, {self.tokens:,} tokens"
+            f"batch {self.batch:,} {counted}, {self.tokens:,} {counted}"
         )
 
 

@@ -49,11 +49,15 @@ class Cost:
         return asdict(self)
 
     def __str__(self) -> str:
+        return self.line()
+
+    def line(self, counted: str = "tokens") -> str:
+        """For people; `counted` is what the data have so many of."""
         if not self.trials:
             return "no training"
         trials = f"{self.trials:,} trial{'s' * (self.trials > 1)}"
         return (
-            f"{trials}, {self.steps:,} steps, {short(self.tokens)} tokens, "
+            f"{trials}, {self.steps:,} steps, {short(self.tokens)} {counted}, "
             f"{self.flop:.1e} FLOP".replace("e+", "e")
         )
 

@@ -84,6 +84,8 @@ class Estimate:
     """Whether what is kept for the backward pass is in it, too."""
     at_once: int = 1
     """Trials at once; 1 of a device that is not here."""
+    counted: str = "tokens"
+    """What the data have so many of: tokens, or examples."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -113,7 +115,7 @@ class Estimate:
         with_these = "".join(f"; {part}" for part in parts if part)
         least = "" if self.memory_whole else "more than "
         return (
-            f"cost: {self.cost}, {least}{self.memory / 1e9:.2g} GB\n"
+            f"cost: {self.cost.line(self.counted)}, {least}{self.memory / 1e9:.2g} GB\n"
             f"time: {self.short_time} on {self.device}, {self.known}{with_these}"
         )
 
@@ -125,12 +127,15 @@ def say_estimate(found: Estimate) -> None:
             print(found, file=sys.stderr, flush=True)
 
 
-def say_before_training(estimate: Callable[[], Estimate]) -> None:
+def say_before_training(estimate: Callable[[], Estimate]) -> Estimate | None:
     """Say what a run takes. A mistake that is met here ends it before it has written anything; of
     many ranks all have to hear of it, so there it is left to the run."""
     if not is_follower():
         with suppress(CompletedpError) if world_size() > 1 else nullcontext():
-            say_estimate(estimate())
+            found = estimate()
+            say_estimate(found)
+            return found
+    return None
 
 
 def estimate_trials(
@@ -161,7 +166,7 @@ def estimate_trials(
         parts.append((_cost(runner.task, found, scale, count), speed))
         memory, most = max(memory, at_once * each), max(most, at_once)
         whole = whole and found.kept is not None
-    return replace(_together(parts, memory, most), memory_whole=whole)
+    return replace(_together(runner.task, parts, memory, most), memory_whole=whole)
 
 
 def estimate_config(
@@ -198,7 +203,7 @@ def estimate_run(
 ) -> Estimate:
     """Of the steps that are left of one run, alone or on some ranks of one kind."""
     if not steps:
-        return _together([], 0, 1)
+        return _together(task, [], 0, 1)
     found = sample(task, recipe, scale, device)
     speed = speed_at(
         found, scale, device, at_once=1, slots=False, compile=compile, peak=peak, ranks=ranks
@@ -215,7 +220,8 @@ def estimate_run(
     )
     own = task.data.examples(scale.batch) // ranks
     memory = found.state + (found.kept or 0) * min(own, micro_batch or own)
-    return replace(_together([(left, speed)], memory, 1), memory_whole=found.kept is not None)
+    estimate = _together(task, [(left, speed)], memory, 1)
+    return replace(estimate, memory_whole=found.kept is not None)
 
 
 def sample(task: Task, recipe: Recipe, scale: Scale, device: torch.device) -> Sample:
@@ -351,7 +357,9 @@ def _cost(task: Task, found: Sample, scale: Scale, trials: float) -> Cost:
     return cost_of(scale, found.flop * examples, trials)
 
 
-def _together(parts: Sequence[tuple[Cost, Speed]], memory: int, at_once: int) -> Estimate:
+def _together(
+    task: Task, parts: Sequence[tuple[Cost, Speed]], memory: int, at_once: int
+) -> Estimate:
     cost = sum((part for part, _ in parts), Cost())
     # The longest part says how it is known: they differ in their widths.
     longest = max(parts, key=lambda part: part[0].seconds(part[1]), default=None)
@@ -363,6 +371,7 @@ def _together(parts: Sequence[tuple[Cost, Speed]], memory: int, at_once: int) ->
         known="" if longest is None else longest[1].known,
         memory=memory,
         at_once=at_once,
+        counted=task.data.counted,
     )
 
 

@@ -438,7 +438,9 @@ class _Run:
         found = self.noise.critical_batch
         known = found is not None and is_batch_known(found.batch, found.error)
         noise = f", critical batch {found.batch:,.0f}" if found is not None and known else ""
-        return f"loss {self.last_finite:.4f} lr {lr:.2e} {rate:,.0f} tokens/s{noise}"
+        return (
+            f"loss {self.last_finite:.4f} lr {lr:.2e} {rate:,.0f} {self.task.data.counted}/s{noise}"
+        )
 
     def _save(self) -> None:
         if self.pending:
