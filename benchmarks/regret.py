@@ -13,13 +13,13 @@ import argparse
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import measured
 from recipes_compared import paired
+from variants import moved
 
 from completedp.lm.shape import Shape
 from completedp.tasks.task import make_task
@@ -28,15 +28,7 @@ from completedp.theory.scale import Ratios
 from completedp.training.runner import Runner
 
 FIRST_SEED = 8_000_000
-COORDINATE = "lr/global"
 FOUND = measured.FOLDER / "regret.json"
-
-
-def moved(recipe: Recipe, octaves: float) -> Recipe:
-    """The recipe with every learning rate times 2**octaves."""
-    tuned = recipe.hyperparameters
-    log2 = {**tuned.log2, COORDINATE: tuned.log2.get(COORDINATE, 0.0) + octaves}
-    return replace(recipe, hyperparameters=replace(tuned, log2=log2), evidence=None)
 
 
 def regret(losses: Mapping[float, Sequence[float]]) -> tuple[float, float, float]:
@@ -81,7 +73,7 @@ def main() -> None:
     runner = Runner(task, slots=args.slots, device=args.device, compile=args.device != "cpu")
     losses = {octaves: [float("inf")] * args.seeds for octaves in sorted({0.0, *args.octaves})}
     trials = [
-        runner.trial(moved(recipe, octaves), scale, FIRST_SEED + i, (octaves, i))
+        runner.trial(moved(recipe, lr=octaves), scale, FIRST_SEED + i, (octaves, i))
         for octaves, i in product(losses, range(args.seeds))
     ]
     for outcome in runner.run(trials, scale, count=len(trials)):

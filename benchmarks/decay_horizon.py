@@ -1,0 +1,63 @@
+"""How weight decay should follow the tokens: by the rule, or less.
+
+    python benchmarks/decay_horizon.py OUT.json --data TOKENS --target tokens=16 --slots 24
+    python benchmarks/decay_horizon.py OUT.json --data TOKENS --target width=2,depth=2,tokens=16
+
+By the paper's rule lr x weight decay x steps, which is one over tau (docs/recipes.md), is at the
+target what it was at the base. Others find that the best tau falls with the tokens a parameter
+(Power Lines, 2505.13738). The recipe is carried to the target (ratios to its base) with every
+weight decay moved by some octaves, its learning rates as planned and moved.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+from recipes_compared import paired
+from variants import measure, moved, target_parser
+
+from completedp.theory.recipe import Recipe
+from completedp.theory.scale import Scale
+
+FIRST_SEED = 8_300_000
+
+
+def table(of: Mapping[str, Any]) -> str:
+    """Losses at every target, and what a moved decay gains over the rule's on the same seeds."""
+    lines = [
+        "| target | learning rates | weight decay | loss | lower than by the rule by |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in of["scales"]:
+        losses = {(lr, decay): each for lr, decay, each in row["losses"]}
+        for (lr, decay), each in sorted(losses.items()):
+            mean, low, high = paired(losses[lr, 0.0], each)
+            gain = f"{mean:.3f} [{low:.3f}, {high:.3f}]" if decay else ""
+            lines.append(
+                f"| {Scale(**row['scale'])} | {lr:+g} octaves | {decay:+g} octaves | "
+                f"{statistics.fmean(each):.4f} | {gain} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Train all of them side by side."""
+    parser = target_parser((__doc__ or "").split("\n")[0])
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--decays", type=float, nargs="+", default=[-2.0, 0.0, 2.0, 4.0])
+    args = parser.parse_args()
+
+    def variants(recipe: Recipe) -> dict[tuple[Any, ...], Recipe]:
+        return {
+            (rate, decay): moved(recipe, lr=rate, weight_decay=decay)
+            for rate, decay in product(args.rates, args.decays)
+        }
+
+    print(table(measure(args, variants, FIRST_SEED)))
+
+
+if __name__ == "__main__":
+    main()
