@@ -7,6 +7,15 @@ By the paper's rule lr x weight decay x steps, which is one over tau (docs/recip
 target what it was at the base. Others find that the best tau falls with the tokens a parameter
 (Power Lines, 2505.13738). The recipe is carried to the target (ratios to its base) with every
 weight decay moved by some octaves, its learning rates as planned and moved.
+
+On a CPU, from a base of 13 tokens a parameter with tau 2, by rules that leave rate, eps and betas
+alone (an hour of one core):
+
+    completedp data stdlib --out stdlib --tokenizer bytes
+    python benchmarks/decay_horizon.py OUT.json --data stdlib --context 64 --slots 8 \
+        --recipe benchmarks/data/decay-base.json --rates -1 0 1 --target tokens=16
+
+and the same with tokens=4 and tokens=1.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ def target_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--slots", type=int, default=6)
     parser.add_argument("--context", type=int, default=256)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
     return parser
 
 
@@ -62,7 +63,7 @@ def measure(
         return kept
     shape = Shape(head_dim=recipe.head_dim or 64)
     task = make_task(None, args.data, context=args.context, shape=shape)
-    runner = Runner(task, slots=args.slots, device=args.device, compile=args.device != "cpu")
+    runner = Runner(task, slots=args.slots, device=args.device, compile=args.compile)
     recipes = variants(recipe)
     losses = {name: [float("inf")] * args.seeds for name in recipes}
     trials = [

@@ -76,8 +76,10 @@ def main() -> None:
         if sys.argv[1:] == ["--version"]:
             print(f"completedp {completedp.__version__}")
             sys.exit(0)
-        verb = _parse(_or_help(sys.argv[1:]))
-        with running(Command(model=getattr(getattr(verb, "action", verb), "model", None))):
+        typed = sys.argv[1:]
+        verb = _parse(_or_help(typed))
+        model = getattr(getattr(verb, "action", verb), "model", None)
+        with running(Command(model=model, typed=tuple(typed))):
             sys.exit(verb.run())
     except CompletedpError as error:
         _fail(str(error))

@@ -17,6 +17,8 @@ class Command:
 
     model: str | None = None
     """The user's own model, as `--model` names it."""
+    typed: tuple[str, ...] = ()
+    """Its words, after the program's name."""
 
 
 _running: list[Command] = []

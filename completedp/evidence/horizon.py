@@ -46,6 +46,7 @@ from completedp.studies.outlook import Outlook, outlook
 from completedp.studies.run import open_study, start
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store, Study
+from completedp.studies.typed import typed_command
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import REFERENCE, MakeModel, Task
@@ -178,7 +179,7 @@ def run_horizon(
             done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
         result = judge_horizon(grid, recipe, done, folder=folder, noise=noise)
-        write_json(folder / "verdict.json", result.to_dict())
+        write_json(folder / "verdict.json", result.to_dict() | {"command": typed_command()})
         if find_spec("matplotlib") is not None:
             write_text_atomically(folder / "horizon.svg", horizon_svg(result))
         result.recipe.save(user_path(out))

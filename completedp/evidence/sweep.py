@@ -34,6 +34,7 @@ from completedp.studies.outlook import outlook
 from completedp.studies.run import open_study, start
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
+from completedp.studies.typed import typed_command
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, Task
@@ -188,7 +189,7 @@ def run_sweep(
         start = tuple(_start(recipe, name) for name in grid.coordinates)
         done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         result = SweepResult(grid=grid, lines=judge(grid, done), out=folder, start=start)
-        write_json(folder / "verdict.json", result.to_dict())
+        write_json(folder / "verdict.json", result.to_dict() | {"command": typed_command()})
         write_text_atomically(folder / "sweep.svg", sweep_svg(grid, result.lines))
     return result
 

@@ -20,6 +20,7 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.spec import StudySpec
 from completedp.studies.spent import device_seconds, ladder_time
 from completedp.studies.store import Store, Study
+from completedp.studies.typed import note_command
 from completedp.studies.unchanged import check_unchanged
 from completedp.tasks.sources import overrides_from
 from completedp.tasks.task import MakeModel, Task, make_task
@@ -34,6 +35,7 @@ def open_study(store: Store, name: str, spec: StudySpec) -> Study:
     """A new study, or the one of that name to go on with; a larger budget is granted."""
     study = store.create_study(name, spec.to_dict())
     study.set_budget(spec.trials)
+    note_command(study)
     return study
 
 

@@ -94,7 +94,7 @@ def figure_part(path: Path, data: Mapping[str, Any]) -> Part:
     )
 
 
-def unfinished_figure(path: Path, name: str, size: str, trials: str) -> Part:
+def unfinished_figure(path: Path, name: str, size: str, trials: str, typed: str | None) -> Part:
     """A figure whose store is there and whose verdict is not."""
     outcome = Outcome(claim=f"{name} at size {size}", measured=trials, verdict="not finished")
     return Part(
@@ -102,7 +102,7 @@ def unfinished_figure(path: Path, name: str, size: str, trials: str) -> Part:
         says="This figure was begun and not finished: the command below goes on with it.",
         outcomes=[outcome],
         found=trials,
-        command=command("figure", name, size=size, out=str(path.parent)),
+        command=typed or command("figure", name, size=size, out=str(path.parent)),
         body=lambda report: None,
     )
 

@@ -34,6 +34,7 @@ from completedp.evidence.reporting.sweeps import horizon_part, sweep_part
 from completedp.studies.database import is_sqlite, tables_in, without_password
 from completedp.studies.schema import STUDIES
 from completedp.studies.store import Store
+from completedp.studies.typed import noted_command
 from completedp.theory.recipe import Recipe
 
 LARGEST = 2_000_000
@@ -264,8 +265,10 @@ def _stored(path: Path) -> list[Part]:
         return []
     if size in (*SIZES, TINY) and name in FIGURES:
         with Store(str(path), create=False) as store:
-            done = [f"{each}: {progress_of(store.study(each))}" for each in store.studies()]
-        return [unfinished_figure(path, name, size, "; ".join(done) or "no trial yet")]
+            studies = [store.study(each) for each in store.studies()]
+            done = [f"{study.name}: {progress_of(study)}" for study in studies]
+            typed = next(filter(None, map(noted_command, studies)), None)
+        return [unfinished_figure(path, name, size, "; ".join(done) or "no trial yet", typed)]
     return _store_parts(str(path), str(path))
 
 

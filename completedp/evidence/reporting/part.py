@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,12 @@ def command(*words: str, **options: object) -> str:
         else:
             parts += [flag, shown(value)]
     return shlex.join(parts)
+
+
+def typed_in(data: Mapping[str, Any]) -> str | None:
+    """The command that a file says it was made by; None where it was made in Python."""
+    typed = data.get("command")
+    return typed if isinstance(typed, str) else None
 
 
 def unless(value: Any, usual: str) -> str | None:

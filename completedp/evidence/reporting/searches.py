@@ -29,6 +29,7 @@ from completedp.studies.spec import StudySpec
 from completedp.studies.spent import device_seconds
 from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.store import Study, TrialRow
+from completedp.studies.typed import noted_command
 from completedp.theory.evidence import Rung
 
 SHOWN = 12
@@ -63,6 +64,7 @@ def list_part(study: Study, store: str) -> Part:
         if counts["finished"] < counts["budget"]
         else [],
         found=done,
+        command=noted_command(study),
         body=lambda report: None,
     )
 
@@ -97,7 +99,8 @@ def search_part(study: Study, store: str) -> Part:
         says=f"Which values are best for a small model: a search of {store}.",
         outcomes=outcomes,
         found=_gain(note) or _best_trial(rows),
-        command=command(
+        command=noted_command(study)
+        or command(
             "search",
             "start",
             data=DATA,

@@ -8,7 +8,16 @@ from typing import Any
 
 from completedp.evidence.optimum import drift_text, place_text
 from completedp.evidence.report import Report
-from completedp.evidence.reporting.part import DATA, Part, command, drawn, number, shown, table
+from completedp.evidence.reporting.part import (
+    DATA,
+    Part,
+    command,
+    drawn,
+    number,
+    shown,
+    table,
+    typed_in,
+)
 from completedp.theory.horizon import critical_batch_words
 
 
@@ -31,7 +40,8 @@ def sweep_part(path: Path, data: Mapping[str, Any]) -> Part:
         title=f"sweep of {vary} along {shown(grid['axes'])}",
         says=f"Does the best {vary} stay in place as a model or its training grows?",
         found=_found(lines),
-        command=command(
+        command=typed_in(data)
+        or command(
             "sweep",
             data=DATA,
             vary=grid["vary"],
@@ -100,7 +110,8 @@ def horizon_part(path: Path, data: Mapping[str, Any]) -> Part:
         says="Which power of the number of tokens the best learning rate follows, for this model "
         "and this text.",
         found="; ".join(said),
-        command=command(
+        command=typed_in(data)
+        or command(
             "fit-horizon",
             data=DATA,
             factors=data["grid"].get("factors"),

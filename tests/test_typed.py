@@ -1,0 +1,80 @@
+"""Commands on a report's page: typed again, they go on with what the page is of."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from studies import make_study
+from test_costs import SIZES, data, run  # noqa: F401
+
+from completedp.common.surface import Command, running
+from completedp.evidence.reporting.gather import gather
+from completedp.studies.store import Store
+from completedp.studies.typed import note_command, noted_command, typed_command
+
+
+@pytest.mark.parametrize(
+    ("words", "store"),
+    [
+        (f"search start --trials 3 --store OUT/s.db --study mine {SIZES}", "s.db"),
+        (f"sweep --out OUT --factors 1 --octaves -1 0 1 --seeds 1 {SIZES}", "sweep.db"),
+    ],
+)
+def test_a_page_says_what_goes_on_with_it(
+    words: str,
+    store: str,
+    data: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The command of a search or a sweep is all of what was typed: again, it trains no more."""
+    typed = [*words.replace("OUT", str(tmp_path)).split(), "--data", data, "--no-compile"]
+    assert run(typed, monkeypatch) == 0
+    (part,) = gather([str(tmp_path)])
+    assert part.command is not None
+    program, *again = shlex.split(part.command)
+    assert (program, again) == ("completedp", typed)
+    assert run(again, monkeypatch) == 0
+    with Store(str(tmp_path / store), create=False) as kept:
+        (study,) = (kept.study(name) for name in kept.studies())
+        assert {row.attempt for row in study.trials()} == {1}
+        assert study.counts()["finished"] == 3
+
+
+def test_the_page_of_an_unfinished_figure_says_its_data_and_model(
+    data: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """What was begun goes on with the data and the model that it was begun with."""
+    typed = ("figure", "lr-width", "--size", "gpu", "--data", "my tokens", "--model", "nano:make")
+    with Store(str(tmp_path / "lr-width-gpu.db")) as store, running(Command(typed=typed)):
+        note_command(make_study(store, data, name="sweep"))
+    (part,) = gather([str(tmp_path)])
+    assert part.command is not None
+    assert shlex.split(part.command) == ["completedp", *typed]
+
+
+def test_nothing_was_typed_in_python(data: str, tmp_path: Path) -> None:  # noqa: F811
+    """A study that was begun in Python has no command."""
+    with Store(str(tmp_path / "s.db")) as store:
+        study = make_study(store, data)
+        note_command(study)
+        assert noted_command(study) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--store", "postgresql://me:SECRET@host/db"),
+        ("--store=postgresql://me:SECRET@host/db?password=SECRET",),
+        ("--store", "mysql://me:SECRET@host/db"),
+        ("--store", "postgresql://me:SECRET@host:notaport/db"),
+    ],
+)
+def test_a_password_is_not_kept(words: tuple[str, ...]) -> None:
+    """Whatever URL was typed, its password is not in what is kept of the command."""
+    with running(Command(typed=("search", "start", *words))):
+        kept = typed_command()
+    assert kept is not None
+    assert kept.startswith("completedp search start --store")
+    assert "SECRET" not in kept
