@@ -17,6 +17,7 @@ from completedp.evidence.figures.figure import FAIL, OPEN, PASS
 from completedp.evidence.figures.lines import drift_table
 from completedp.evidence.figures.paper import PLACES
 from completedp.evidence.figures.registry import FIGURES
+from completedp.evidence.figures.sweeps import Sweep
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, RESULTS = DOCS / "results.md", DOCS / "results"
@@ -76,8 +77,10 @@ def _findings(name: str, result: dict[str, Any]) -> list[str]:
     lines.append(
         f"`{command} --out docs/results`: {result['seconds']:,.0f} s on {result['device']}, torch "
         f"{result['versions']['torch']}. [Drawing](results/{name}.svg), "
-        f"[numbers](results/{name}.json), [every measurement](results/{name}.json.xz)."
+        f"[numbers](results/{name}.json), [measurements](results/{name}.json.xz)."
     )
+    if missing := not_run(name, result):
+        lines += ["", f"Defined since, and not yet run: {'; '.join(missing)}."]
     lines += ["", "| claim | measured | interval of 95 % | verdict |", "| --- " * 4 + "|"]
     for finding in result["findings"]:
         cells = [finding["claim"], _number(finding["measured"], finding["unit"])]
@@ -86,6 +89,15 @@ def _findings(name: str, result: dict[str, Any]) -> list[str]:
         cells += [f"{low} to {high}" if sure else "", finding["verdict"]]
         lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     return lines + _drifts(result["numbers"].get("curves", ()))
+
+
+def not_run(name: str, result: dict[str, Any]) -> list[str]:
+    """Lines of a sweep that its definition has and its results have not."""
+    figure = FIGURES[name]
+    if not isinstance(figure, Sweep):
+        return []
+    run = {row["line"] for row in result["numbers"]["curves"]}
+    return [line.name for line in figure.sizes[result["size"]].lines if line.name not in run]
 
 
 def _drifts(curves: Sequence[Mapping[str, Any]]) -> list[str]:

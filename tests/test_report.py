@@ -14,9 +14,7 @@ from studies import make_recipe, make_study, planted, write_tokens
 
 from completedp.cli.report import ReportVerb
 from completedp.evidence.charts import Mark, Series, chart
-from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.report import Report, smaller_svg
-from completedp.evidence.reporting.figures import WHAT_TO_SEE
 from completedp.evidence.reporting.gather import gather, page_of, sentence, write_report
 from completedp.evidence.reporting.recipes import multiplier_map
 from completedp.evidence.reporting.searches import mattered
@@ -279,11 +277,6 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "lr-width: 2 pass" in capsys.readouterr().out
     assert ReportVerb(paths=(str(tmp_path),), out=out, json=True).run() == 0
     assert json.loads(capsys.readouterr().out)["parts"][0]["verdict"] == "pass"
-
-
-def test_every_figure_says_what_to_see() -> None:
-    """The sentences are those of the figures that there are."""
-    assert WHAT_TO_SEE.keys() == FIGURES.keys()
 
 
 def test_which_coordinates_mattered() -> None:

@@ -54,6 +54,25 @@ def test_the_page_of_an_unfinished_figure_says_its_data_and_model(
     assert shlex.split(part.command) == ["completedp", *typed]
 
 
+def test_a_worker_on_a_list_of_trials_names_no_search_to_end(
+    data: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What comes after a worker is `search best` of a search, and nothing of a sweep's trials."""
+    rest = f"--data {data} --no-compile {SIZES}"
+    words = f"sweep --out {tmp_path} --factors 1 --octaves -1 0 1 --seeds 1 {rest}"
+    assert run(words.split(), monkeypatch) == 0
+    worker = f"search worker --store {tmp_path}/sweep.db --study sweep --data {data} --no-compile"
+    capsys.readouterr()
+    assert run(worker.split(), monkeypatch) == 0
+    assert "search best" not in capsys.readouterr().err
+    begin = f"search start --trials 1 --store {tmp_path}/s.db --study mine {rest}"
+    assert run(begin.split(), monkeypatch) == 0
+    assert "search best" in capsys.readouterr().err
+
+
 def test_nothing_was_typed_in_python(data: str, tmp_path: Path) -> None:  # noqa: F811
     """A study that was begun in Python has no command."""
     with Store(str(tmp_path / "s.db")) as store:

@@ -27,7 +27,8 @@ class FigureVerb(WorkerConfig, PatientOptions, Verb):
     name: Annotated[str | None, tyro.conf.Positional] = None
     """Which: `completedp figure --list` says what there is."""
     size: Literal["cpu", "gpu", "paper"] = "cpu"
-    """cpu: minutes on two cores; gpu: about 10 minutes of one H200; paper: the paper's own."""
+    """cpu: minutes on two cores; gpu: about 10 minutes of one H200, headline 50; paper: the paper's
+    own."""
     data: str | None = None
     """Folder of tokens, made by `completedp data`; the standard library's sources at cpu size if
     not given."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from completedp.cli.costs import Work
     from completedp.studies.objective import Objective
     from completedp.studies.status import Status
+    from completedp.studies.store import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
             study = open_study(store, self.study, spec)
             work_shown(study, objective)
             found = _print_status(study, self.json)
-            _name_best(self, study.name)
+            _name_best(self, study)
         return 0 if found.has_trained else 1
 
     def _objective(self, config: StudyConfig) -> Objective:
@@ -111,7 +112,7 @@ class WorkerVerb(Place, WorkerConfig, Sources):
             study = store.study(self.study)
             work_shown(study, Objective.of(study, sources, options))
             found = _print_status(study, self.json)
-            _name_best(self, study.name)
+            _name_best(self, study)
         return 0 if found.has_trained else 1
 
 
@@ -161,7 +162,7 @@ class RayVerb(Place, WorkerConfig, Sources):
                         report,
                     )
             found = _print_status(study, self.json)
-            _name_best(self, study.name)
+            _name_best(self, study)
         return 0 if found.has_trained else 1
 
 
@@ -336,11 +337,13 @@ class SearchVerb(Verb):
         return self.action.run()
 
 
-def _name_best(verb: Any, study: str) -> None:
-    if not verb.json:
-        from completedp.studies.database import without_password
+def _name_best(verb: Any, study: Study) -> None:
+    """What comes next; not of a list of trials, which the command that listed them ends."""
+    from completedp.studies.cells import NAME as CELLS
+    from completedp.studies.database import without_password
 
-        flags = _flags(verb, store=without_password(verb.store), study=study, data=verb.data)
+    if not verb.json and study.spec.get("engine") != CELLS:
+        flags = _flags(verb, store=without_password(verb.store), study=study.name, data=verb.data)
         name_next(f"completedp search best {flags} --out recipe.json")
 
 

@@ -37,7 +37,7 @@ def drift_text(drifts: Sequence[float], costs: Sequence[float]) -> str:
     "drifts by up to 0.26 octaves; keeping the base's costs up to 0.0114 nats"
     """
     if not drifts or not costs:
-        return "no optimum bracketed"
+        return "has no optimum within what was tried"
     return (
         f"drifts by up to {max(drifts):.2f} octaves; keeping the base's costs up to "
         f"{max(costs):.4f} nats"

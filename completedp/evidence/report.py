@@ -79,7 +79,7 @@ td.barred { min-width: 9rem; width: 16rem; }
 .lines .is-plain::before { content: ""; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
 @media (max-width: 46rem) { body { padding: 1rem .8rem 3rem; } h1 { font-size: 1.4rem; }
-  .drawn img, .drawn svg, .chart svg { min-width: 38rem; } }
+  .chart svg { min-width: 38rem; } .drawn img, .drawn svg { min-width: 60rem; } }
 @media (max-width: 46rem) { .stacked tr, .stacked td { display: block; border: 0; padding: 0; }
   .stacked tr { padding: .8rem 0; border-bottom: 1px solid var(--line); }
   .stacked th { display: none; } .stacked td { margin: .15rem 0; }

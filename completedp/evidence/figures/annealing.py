@@ -48,6 +48,7 @@ class Annealing:
         "The best learning-rate schedule of a short run is never the beginning of a longer run's"
     )
     paper: str = "Figure 7"
+    see: str = "The best schedule of each horizon: is a short one the beginning of a longer one?"
     sizes: Mapping[str, AnnealingSize]
 
     def cost(self, size: str) -> Cost:

@@ -55,6 +55,7 @@ class BaseSize:
         "from some size on"
     )
     paper: str = "Figure 12"
+    see: str = "The loss that each smaller model's learning rate costs on the large one."
     sizes: Mapping[str, BaseSizes]
 
     def cost(self, size: str) -> Cost:

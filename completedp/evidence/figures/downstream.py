@@ -69,6 +69,7 @@ class Downstream:
     name: str = "downstream"
     claim: str = "Per-module values make the model better at tasks, and not at its loss alone"
     paper: str = "Figures 9 and 10"
+    see: str = "The share of right answers with global and with per-module values, by task."
     sizes: Mapping[str, DownstreamSize]
 
     def cost(self, size: str) -> Cost:

@@ -188,6 +188,11 @@ class Figure(Protocol):
         ...
 
     @property
+    def see(self) -> str:
+        """What to see in the drawing, for readers who see it for the first time."""
+        ...
+
+    @property
     def sizes(self) -> Mapping[str, Any]:
         """What is trained at each size; those that train have a `setting`."""
         ...

@@ -68,6 +68,10 @@ class GlobalBaseline:
         "and more trials hardly help any more"
     )
     paper: str = "Figure 18"
+    see: str = (
+        "Where the bars of a value reach low, good trials have it; the first panel says how much "
+        "more trials would help."
+    )
     sizes: Mapping[str, BaselineSize]
 
     def cost(self, size: str) -> Cost:

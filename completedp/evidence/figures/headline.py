@@ -104,6 +104,7 @@ class Headline:
         "values tuned with as many trials"
     )
     paper: str = "Figure 1"
+    see: str = "How many times the tokens global values need for the loss of per-module ones."
     sizes: Mapping[str, HeadlineSize]
 
     def cost(self, size: str) -> Cost:

@@ -74,6 +74,7 @@ class Landscape:
         "complex shape; inside it the way downhill leads to the best"
     )
     paper: str = "Figure 8"
+    see: str = "Loss over two modules' learning rates: colours end where training breaks."
     sizes: Mapping[str, LandscapeSize]
 
     def cost(self, size: str) -> Cost:

@@ -57,6 +57,10 @@ FIGURE = Sweep(
     claim="The best learning rate stays put under the square-root rule as the batch grows at the "
     "same number of tokens",
     paper="Figure 3",
+    see=(
+        "With the square-root rule the bottoms stay in place as the batch grows; without it they "
+        "move to the right."
+    ),
     vary="lr",
     axis="batch",
     limit=0.5,

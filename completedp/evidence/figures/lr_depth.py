@@ -42,6 +42,10 @@ FIGURE = Sweep(
     claim="The best learning rate stays put as depth grows, for both exponents of the residual "
     "branches, with QK norms and without",
     paper="Figures 2 and 13",
+    see=(
+        "With the rules the bottoms of all curves are one above the other, for both exponents, "
+        "with QK norms and without."
+    ),
     vary="lr",
     axis="depth",
     limit=0.5,

@@ -51,6 +51,10 @@ FIGURE = Sweep(
     claim="The best learning rate falls as one over the root of the number of steps; under that "
     "rule, or when tokens grow by the batch, it stays put",
     paper="Figures 5, 14 and 15",
+    see=(
+        "Without a rule the bottoms move to the left as training grows longer; with it, or where "
+        "the batch grows along, they stay."
+    ),
     vary="lr",
     axis="tokens",
     limit=0.5,

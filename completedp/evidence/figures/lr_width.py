@@ -43,6 +43,10 @@ FIGURE = Sweep(
     name="lr-width",
     claim="The best learning rate stays put as width grows, and moves without the rules",
     paper="Figure 2",
+    see=(
+        "With the rules the bottoms of all curves are one above the other; without them they move "
+        "to smaller learning rates as the model grows wider."
+    ),
     vary="lr",
     axis="width",
     limit=0.5,

@@ -116,6 +116,10 @@ class SearchCurves:
         "them further, or CMA-ES, finds no better ones"
     )
     paper: str = "Figures 16 and 17"
+    see: str = (
+        "Lower is better: the loss on fresh seeds of what each search would recommend after so "
+        "many trials, and after so much time on the device."
+    )
     sizes: Mapping[str, CurvesSize]
 
     def cost(self, size: str) -> Cost:

@@ -59,6 +59,7 @@ class Sweep:
     name: str
     claim: str
     paper: str
+    see: str
     vary: str
     """The hyperparameter, as a global value."""
     axis: str

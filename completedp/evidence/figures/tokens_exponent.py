@@ -61,6 +61,10 @@ class TokensExponent:
     name: str = "tokens-exponent"
     claim: str = "The best learning rate falls as the number of tokens to the power of 1/2"
     paper: str = "Section 2.3 assumes it; measured beyond the paper"
+    see: str = (
+        "Points are best learning rates at each length of training, the line is the fitted power; "
+        "the second panel has what each exponent costs at the longest."
+    )
     sizes: Mapping[str, ExponentSize]
 
     def cost(self, size: str) -> Cost:

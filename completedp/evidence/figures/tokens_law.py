@@ -71,6 +71,7 @@ class TokensLaw:
         "is lower"
     )
     paper: str = "Figure 6"
+    see: str = "The curve of the better rule ends lower."
     sizes: Mapping[str, LawSize]
 
     def cost(self, size: str) -> Cost:

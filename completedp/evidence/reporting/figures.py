@@ -10,6 +10,7 @@ from completedp.common.progress import duration
 from completedp.evidence.figures.headline import times_shown
 from completedp.evidence.figures.lines import drift_table
 from completedp.evidence.figures.paper import found_in_paper
+from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.report import Report, chip
 from completedp.evidence.reporting.part import (
     MEASURED,
@@ -21,33 +22,6 @@ from completedp.evidence.reporting.part import (
     shown,
     table,
 )
-
-WHAT_TO_SEE = {
-    "lr-width": "With the rules the bottoms of all curves are one above the other; without them "
-    "they move to smaller learning rates as the model grows wider.",
-    "lr-depth": "With the rules the bottoms of all curves are one above the other, for both "
-    "exponents, with QK norms and without.",
-    "lr-batch": "With the square-root rule the bottoms stay in place as the batch grows; without "
-    "it they move to the right.",
-    "wd-batch": "With the full rule the best weight decay stays in place as the batch grows.",
-    "lr-tokens": "Without a rule the bottoms move to the left as training grows longer; with it, "
-    "or where the batch grows along, they stay.",
-    "tokens-law": "The curve of the better rule ends lower, and so does its dashed floor.",
-    "tokens-exponent": "Points are best learning rates at each length of training, the line is the "
-    "fitted power; the second panel has what each exponent costs at the longest.",
-    "annealing": "The best schedule of each horizon: is a short one the beginning of a longer one?",
-    "sde": "Lines of the rule lie on each other at every batch size, those without it do not.",
-    "landscape": "Loss over two modules' learning rates: colours end where training breaks.",
-    "search-curves": "Lower is better: the loss on fresh seeds of what each search would recommend "
-    "after so many trials, and after so much time on the device.",
-    "module-transfer": "Curves that fall from 0 (global) to 1 (per module) at every scale.",
-    "base-size": "The loss that each smaller model's learning rate costs on the large one.",
-    "global-baseline": "Where the bars of a value reach low, good trials have it; the first panel "
-    "says how much more trials would help.",
-    "downstream": "The share of right answers with global and with per-module values, by task.",
-    "headline": "How many times the tokens global values need for the loss of per-module ones.",
-}
-"""One sentence a figure, for readers who see it for the first time."""
 
 
 def figure_part(path: Path, data: Mapping[str, Any]) -> Part:
@@ -68,8 +42,8 @@ def figure_part(path: Path, data: Mapping[str, Any]) -> Part:
     )
 
     def body(report: Report) -> None:
-        if name in WHAT_TO_SEE:
-            report.paragraph(f"What to see: {WHAT_TO_SEE[name]}")
+        if name in FIGURES:
+            report.paragraph(f"What to see: {FIGURES[name].see}")
         drawn(report, path.with_suffix(".svg"), f"{name}: {data['claim']}")
         numbers = data.get("numbers", {})
         if "curves" in numbers:
