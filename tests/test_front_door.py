@@ -4,7 +4,9 @@ And what is nearly right, a number of numpy's or a name where several may be, is
 """
 
 import json
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from helpers import BASE, error_of
 
 import completedp as cdp
+from completedp.common.warn import warn
 
 SCALE = cdp.Scale(**BASE)
 RATIOS = cdp.Ratios(width=4)
@@ -128,3 +131,16 @@ def test_what_is_explained_has_its_article() -> None:
     """`explain` says an output_norm, and a hidden_weight."""
     assert "is output_norm, an output_norm, " in PLAN.explain("output_norm.weight")
     assert ", a hidden_weight, " in PLAN.explain("blocks.0.attn.qkv.weight")
+
+
+def test_a_warning_is_of_the_users_line_and_said_once_there() -> None:
+    """Whichever files of the package find it, Python counts a warning at the line that calls."""
+    folder = Path(cdp.__file__).parent
+    inner, outer = folder / "apply" / "inner.py", folder / "outer.py"
+    names: dict[str, Any] = {"warn": warn}
+    exec(compile("def find():\n    warn('narrow')", str(inner), "exec"), names)
+    exec(compile("def call():\n    find()\n    warn('narrow')", str(outer), "exec"), names)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        names["call"]()
+    assert [(str(each.message), each.filename) for each in said] == [("narrow", __file__)]

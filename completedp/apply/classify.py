@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from completedp.apply.structure import Place, Structure, fans, gain_offset, is_n
 from completedp.apply.unknown import Suggestion, check_known, suggest
 from completedp.common.checks import check_is
 from completedp.common.errors import CompletedpError
+from completedp.common.warn import warn
 from completedp.theory.overrides import merged
 from completedp.theory.roles import MODULE_TYPES, Width, is_bias, width_of_type
 
@@ -88,7 +88,7 @@ def read(
     structure = Structure(model, {n for n in every_name if _override(n, tried)})
     cautions.check_structure(structure)
     for message in cautions.own_scale_cautions(model):
-        warnings.warn(message, stacklevel=3)
+        warn(message)
     evidence = Evidence(structure, head_dim=declared_head_dim(model))
     unused = set(tried)
     found: list[TensorInfo] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pprint import pformat
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from completedp.apply.optimise import param_groups
 from completedp.apply.structure import unwrapped
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
+from completedp.common.warn import warn
 from completedp.theory.optimizers import ADAMW
 from completedp.theory.schedule import Schedule
 
@@ -204,20 +204,18 @@ def export(plan: PlanNumbers, form: ExportFormat) -> str:
     from completedp.apply.names import WRAPPERS
 
     if form == "torchtitan" and _is_hugging_face(plan.model):
-        warnings.warn(
+        warn(
             f"the file has the names of {type(unwrapped(plan.model)).__name__}'s tensors, which "
             "torchtitan's own models do not have, and torchtitan raises where a pattern matches "
             "nothing: plan the model that it will train (--model module:function)",
-            stacklevel=2,
         )
     schedule, steps = plan.recipe.schedule, plan.target.steps
     titan = _titan_schedule(schedule, steps)
     if form == "torchtitan" and titan is None:
-        warnings.warn(
+        warn(
             f"torchtitan has no schedule {schedule.kind} with power {schedule.power:.3g}: the file "
             "leaves config.lr_scheduler as it is, so the run will differ from the plan; the "
             "formula is lr_multiplier in an hf file",
-            stacklevel=2,
         )
     return (_COMMON + {"hf": _HF, "torchtitan": _TORCHTITAN}[form]).format(
         title=f"Hyperparameters for {type(plan.model).__name__}, tensor by tensor.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from completedp.apply.planned import Plan
 from completedp.apply.probe import confirm
 from completedp.apply.tensors import TensorPlan
 from completedp.common.errors import CompletedpError, ModelWarning, ScaleWarning
+from completedp.common.warn import warn
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES
 from completedp.theory.scale import Scale
@@ -58,7 +58,7 @@ def plan(
         probe=probe,
     )
     for line in found.cautions:
-        warnings.warn(line, ScaleWarning, stacklevel=2)
+        warn(line, ScaleWarning)
     return found
 
 
@@ -81,10 +81,10 @@ def make_plan(
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
         cautions.check_not_frozen(model_map, residual)
     if probe and (doubt := confirm(model_map).doubt(at_base=False)):
-        warnings.warn(doubt, ModelWarning, stacklevel=3)
+        warn(doubt, ModelWarning)
     cautions.check_heads(model_map, recipe)
     for message in cautions.plan_cautions(model_map, transfer, residual, looked=probe):
-        warnings.warn(message, stacklevel=3)
+        warn(message)
     return Plan(recipe, target, model_map, fold(tensors, model_map, ways), residual, ways)
 
 

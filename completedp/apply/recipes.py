@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -15,6 +14,7 @@ from completedp.apply.model_map import ModelMap
 from completedp.apply.probe import confirm
 from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError, ModelWarning
+from completedp.common.warn import warn
 from completedp.theory.hparams import Hyperparameters, Values
 from completedp.theory.recipe import Recipe, numberless
 from completedp.theory.rules import Rules, check_rules
@@ -38,7 +38,7 @@ def recipe_for_model(
     model_map = classify(base_model, overrides)
     cautions.check_base(model_map, base)
     if probe and (doubt := confirm(model_map).doubt(at_base=True)):
-        warnings.warn(doubt, ModelWarning, stacklevel=3)
+        warn(doubt, ModelWarning)
     # weight_decay is a value here; the convention of Rules goes by `rules=Rules(...)`.
     values = {k: options.pop(k) for k in list(options) if k in Values.names()}
     names = {f.name for f in fields(Rules)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -10,6 +9,7 @@ from completedp.cli.shared import Verb, print_json, register
 from completedp.common.errors import ScaleWarning
 from completedp.common.progress import say
 from completedp.common.terminal import columns, fitted
+from completedp.common.warn import warn
 from completedp.lm.shape import Shape
 from completedp.tasks.config import untied
 from completedp.theory.recipe import Recipe
@@ -80,7 +80,7 @@ class PlanVerb(Verb):
         )
         if self.explain or self.export:  # the table and the JSON have them
             for line in planned.cautions:
-                warnings.warn(line, ScaleWarning, stacklevel=2)
+                warn(line, ScaleWarning)
         if self.explain:
             print(fitted(planned.explain(self.explain), columns()))
         elif self.export:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from completedp.cli.costs import NOWHERE, CostOptions, Out, print_estimate
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.errors import DataWarning
+from completedp.common.warn import warn
 from completedp.theory.horizon import critical_batch_words
 from completedp.training.config import TrainConfig
 
@@ -94,5 +94,5 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         task = task_from(config, recipe)
         if self.dry_run:  # the run itself says these, too
             for line in task.data.cautions(config.target(recipe)):
-                warnings.warn(line, DataWarning, stacklevel=2)
+                warn(line, DataWarning)
         return estimate_config(config, task, recipe, peak=self.peak)

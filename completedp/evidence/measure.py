@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from completedp.apply.heads import HeadSizes
 from completedp.apply.model_map import TensorInfo
 from completedp.apply.plan import Plan
 from completedp.apply.structure import fans, is_norm
+from completedp.common.warn import warn
 from completedp.tasks.data import Batch, training_batches
 from completedp.tasks.losses import logits_of
 from completedp.tasks.task import BatchLoss, Task
@@ -182,10 +182,9 @@ def _readable(outputs: list[Any]) -> Tensor | None:
     except (AttributeError, LookupError):
         pass
     why = f"it returns a {type(outputs[-1]).__name__}" if outputs else "its loss calls parts of it"
-    warnings.warn(
+    warn(
         f"what the model does behind its head is not measured: {why}, in which nobody can find "
         "logits; let it return a tensor, a tuple that begins with one, or something with .logits",
-        stacklevel=2,
     )
     return None
 

@@ -17,6 +17,7 @@ from completedp.apply.classify import classify, size_of
 from completedp.apply.model_map import ModelMap
 from completedp.apply.plan import Plan, make_plan
 from completedp.common.errors import CompletedpError, short
+from completedp.common.warn import warn
 from completedp.evidence.check import Check
 from completedp.evidence.measure import Sizes, measure
 from completedp.evidence.rows import TIED_TOLERANCE, Row, verdict
@@ -98,7 +99,7 @@ def sweep(
                 )
             recipe = _with_heads(recipe, planned.map)
             if first and (caution := head_size_caution(planned.map)):
-                warnings.warn(caution, stacklevel=2)
+                warn(caution)
             first = False
         for key in per_seed[0]:  # of what is routed, some may have seen nothing
             if all(key in sizes for sizes in per_seed):

@@ -7,7 +7,6 @@ how it was asked for. `prepare` writes one; batches.py reads it.
 
 import hashlib
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 
 from completedp.common.errors import CompletedpError, DataWarning
 from completedp.common.files import json_text, parse_json, temporary_beside, user_path
+from completedp.common.warn import warn
 from completedp.lm import verified
 from completedp.lm.corpora import END_OF_TEXT, documents, fingerprint, names_of
 from completedp.lm.tokenizer import BPETokenizer, Tokenizer
@@ -290,12 +290,11 @@ def _warn_of_shares(splits: dict[str, Split], request: Request) -> None:
     share, asked = sizes["valid"] / sum(sizes.values()), request.valid_fraction
     if abs(share - asked) > max(0.05, asked) or share < asked / 4:
         count = sum(split.documents for split in splits.values())
-        warnings.warn(
+        warn(
             f"validation takes {share:.2g} of the text of {request.source!r}, where {asked:g} was "
             f"asked for: documents are held out whole, and there are {count:,}; where a file "
             f"holds several, put a line {END_OF_TEXT} between them",
             DataWarning,
-            stacklevel=4,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from completedp.common.checks import check_each_once
 from completedp.common.errors import CompletedpError
+from completedp.common.warn import warn
 from completedp.studies.candidates import candidates
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.config import BaseConfig, StudyConfig
@@ -80,10 +80,9 @@ def start(
     if recipe is None and base is None and model is None:
         recipe = default
     elif recipe is None and base is None:
-        warnings.warn(
+        warn(
             f"no base was given: trials are at {default.base}; say yours (in Python "
             "base=Scale(...), or --width, --depth, --batch and --tokens)",
-            stacklevel=3,
         )
     task = make_task(model, data, recipe=recipe, **of_task)
     return task, recipe or task.recipe(base or default.base)
@@ -267,5 +266,5 @@ def best(
     try:
         study.set_note("best", note)
     except CompletedpError as error:  # what was measured is not to be lost for that
-        warnings.warn(f"the ladder is not noted in the study: {error}", stacklevel=2)
+        warn(f"the ladder is not noted in the study: {error}")
     return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from completedp.common.errors import DataWarning, ScaleWarning
 from completedp.common.progress import Reporter
+from completedp.common.warn import warn
 from completedp.studies.cells import work_of
 from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.objective import Objective, search_spec
@@ -184,14 +184,14 @@ def warn_of_base(objective: Objective) -> None:
     parameters = sum(p.numel() for p in objective.task.blank(base).parameters())
     each = base.tokens / parameters if objective.task.data.unit > 1 else None  # examples are none
     for line in small_base(base, _LARGER, each):
-        warnings.warn(line, ScaleWarning, stacklevel=3)
+        warn(line, ScaleWarning)
 
 
 def warn_of_data(objective: Objective, scales: Iterable[Scale]) -> None:
     """Say, once, what is to doubt of the text for what is trained on it."""
     lines = (line for scale in scales for line in objective.task.data.cautions(scale))
     for line in dict.fromkeys(lines):
-        warnings.warn(line, DataWarning, stacklevel=3)
+        warn(line, DataWarning)
 
 
 def work_shown(

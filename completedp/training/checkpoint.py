@@ -14,7 +14,6 @@ import hashlib
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,7 @@ from completedp.common.files import (
     user_path,
     write_text_atomically,
 )
+from completedp.common.warn import warn
 from completedp.theory.optimizers import DEFAULT
 from completedp.training.distributed import ALONE, AgreedError, Ranks
 
@@ -168,12 +168,11 @@ def _check_ended_well(run: Path) -> None:
     ways = planned.get("multipliers")
     left = {"hook", "setting"} & set(ways.values() if isinstance(ways, dict) else ())
     if left:
-        warnings.warn(
+        warn(
             f"the plan of {str(run)!r} leaves multipliers to {'hooks' if 'hook' in left else 'the'}"
             f"{'' if 'hook' in left else ' config of the model'}, which are no weights: plan the "
             "model with the run's recipe and call plan.attach(), or it is another model",
             ModelWarning,
-            stacklevel=3,
         )
 
 
@@ -360,10 +359,9 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
 def _has_checksum(path: Path, about: About) -> bool:
     """Those of older versions have none."""
     if about.checksum is None:
-        warnings.warn(
+        warn(
             f"{str(path)!r} was written by an older version, without a checksum: whether it is as "
             "it was written cannot be told",
-            stacklevel=2,
         )
     return about.checksum is not None
 

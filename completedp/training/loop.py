@@ -29,6 +29,7 @@ from completedp.common.files import user_path, write_json
 from completedp.common.process import Interrupted, answered_signals, only_process
 from completedp.common.progress import Reporter
 from completedp.common.surface import option
+from completedp.common.warn import warn
 from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import Transformer
@@ -142,13 +143,12 @@ class _Run:
         self.plan = task.plan(recipe, self.target, self.model)
         # Whoever called cdp.train, which called `train`, is told.
         for line in (*self.plan.cautions, *_other_loss(task, recipe, self.target)):
-            warnings.warn(line, ScaleWarning, stacklevel=4)
+            warn(line, ScaleWarning)
         for line in task.data.cautions(self.target):
-            warnings.warn(line, DataWarning, stacklevel=4)
+            warn(line, DataWarning)
         if config.clip:
-            warnings.warn(
+            warn(
                 "gradient clipping changes the gradients that the rules scale eps to",
-                stacklevel=4,
             )
 
     def build(self) -> None:

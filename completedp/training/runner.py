@@ -7,12 +7,12 @@ few scales, since compiling one takes longer than many a trial.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 
 import torch
 
 from completedp.common.checks import check_number
+from completedp.common.warn import warn
 from completedp.lm.reference import ReferenceModel
 from completedp.tasks.task import Task
 from completedp.theory.recipe import Recipe
@@ -83,9 +83,7 @@ class Runner:
         if self._why_not is None:
             self._why_not = self._probe(scale)
             if self._why_not:
-                warnings.warn(
-                    f"{self.task.name} trains one trial at a time: {self._why_not}", stacklevel=5
-                )
+                warn(f"{self.task.name} trains one trial at a time: {self._why_not}")
         return not self._why_not
 
     def _make(self, scale: Scale, count: int | None, trials: int | None) -> Stack:

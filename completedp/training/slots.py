@@ -11,7 +11,6 @@ happens in a slot, NaN included, cannot reach another.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from completedp.apply.multipliers import hooked
 from completedp.apply.planned import Plan
 from completedp.apply.updates import UPDATES
 from completedp.common.errors import CompletedpError
+from completedp.common.warn import warn
 from completedp.lm.transformer import Transformer
 from completedp.tasks.config import Z_LOSS
 from completedp.tasks.data import Batch, Data, held_out_batches
@@ -367,10 +367,9 @@ class Slots:
     def _shrink(self) -> None:
         """Half the slots, after the device ran out of memory."""
         count = self.count // 2
-        warnings.warn(
+        warn(
             f"{self.count} slots do not fit the memory of {self.device}: going on with {count}; "
             "trials that had not finished start again",
-            stacklevel=3,
         )
         optimizers = self._optimizers
         self._parameters, self._buffers, self._families, self._graph = {}, {}, [], None
