@@ -15,16 +15,18 @@ alone (an hour of one core):
     python benchmarks/decay_horizon.py OUT.json --data stdlib --context 64 --slots 8 \
         --recipe benchmarks/data/decay-base.json --rates -1 0 1 --target tokens=16
 
-and the same with tokens=4 and tokens=1.
+and the same with tokens=4, tokens=1 and width=2,tokens=4. docs/results/horizon.md has the table.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
+import measured
 from recipes_compared import paired
 from variants import measure, moved, target_parser
 
@@ -32,6 +34,30 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 FIRST_SEED = 8_300_000
+FOUND = measured.FOLDER / "decay-horizon.json"
+
+
+def found() -> dict[str, Any]:
+    """What was measured on a CPU, kept in the repository."""
+    return json.loads(FOUND.read_text(encoding="utf-8"))
+
+
+def short_table(of: Mapping[str, Any]) -> str:
+    """Each target with the best of the learning rates for every decay: a row a target."""
+    decays = sorted({decay for row in of["scales"] for _, decay, _ in row["losses"]})
+    titles = [f"{decay:+g} octaves" if decay else "by the rule" for decay in decays]
+    lines = [f"| target | {' | '.join(titles)} |", "| --- " * (1 + len(decays)) + "|"]
+    for row in of["scales"]:
+        best = {
+            decay: min(statistics.fmean(each) for _, at, each in row["losses"] if at == decay)
+            for decay in decays
+        }
+        shown = (
+            f"**{loss:.3f}**" if loss == min(best.values()) else f"{loss:.3f}"
+            for loss in best.values()
+        )
+        lines.append(f"| {Scale(**row['scale'])} | {' | '.join(shown)} |")
+    return "\n".join(lines)
 
 
 def table(of: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import beta_rules  # noqa: E402
+import decay_horizon  # noqa: E402
 import headline_tables as headline  # noqa: E402
 import ladders  # noqa: E402
 import measured  # noqa: E402
@@ -58,6 +59,14 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: timings.optimizer_table(timings.found("cuda", "optimizer")),
     ),
     "beta rules": ("results/betas.md", lambda: beta_rules.table(beta_rules.found())),
+    "decay": (
+        "results/horizon.md",
+        lambda: decay_horizon.short_table(decay_horizon.found()),
+    ),
+    "every decay": (
+        "results/horizon.md",
+        lambda: decay_horizon.table(decay_horizon.found()),
+    ),
     "regret": ("recipes.md", lambda: regret.table(regret.found())),
     "recipes compared": ("recipes.md", recipes_compared.table),
     "muon": ("optimizers.md", muon.table),
