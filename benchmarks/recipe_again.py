@@ -1,6 +1,6 @@
 """A recipe that ships, under other rules for its betas: its ladder measured again, on a GPU.
 
-    python benchmarks/recipe_again.py default found.json --data TOKENS --beta-rules power lengthen \
+    python benchmarks/recipe_again.py default found.json --data TOKENS --beta-rules power keep \
         --rungs tokens=1 width=2,depth=2,batch=2,tokens=4 width=4,depth=2,batch=4,tokens=8 \
         width=4,depth=2,batch=16,tokens=8
     cp found.json completedp/recipes/default.json

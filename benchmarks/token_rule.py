@@ -6,15 +6,17 @@
 
 The recipe is carried to the target without the rule for tokens, with all of it (the paper's
 exponent of 1/2), and with all but one part, each with several learning rates: a part that is left
-out must not win by a rate that happens to suit it.
+out must not win by a rate that happens to suit it. docs/results/betas.md has the table.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
+import measured
 from recipes_compared import paired
 from variants import measure, moved, target_parser
 
@@ -24,6 +26,7 @@ from completedp.theory.rules import AXES, Rules, Shift
 from completedp.theory.scale import Scale
 
 FIRST_SEED = 8_400_000
+FOUND = measured.FOLDER / "token-rule.json"
 WHOLE = Rules(beta_rule="power")
 
 
@@ -52,6 +55,11 @@ ARMS: dict[str, tuple[Rules, tuple[float, ...]]] = {
     "eps kept": (without("eps"), (0.0, 1.0, 2.0)),
 }
 """Rules, and octaves by which rates are moved: under the rule they are 1.5 octaves lower at x8."""
+
+
+def found() -> dict[str, Any]:
+    """What was measured on a CPU, kept in the repository."""
+    return json.loads(FOUND.read_text(encoding="utf-8"))
 
 
 def table(of: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ import recipes_compared  # noqa: E402
 import regret  # noqa: E402
 import scaling_checks  # noqa: E402
 import timings  # noqa: E402
+import token_rule  # noqa: E402
 import transfer  # noqa: E402
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -59,6 +60,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: timings.optimizer_table(timings.found("cuda", "optimizer")),
     ),
     "beta rules": ("results/betas.md", lambda: beta_rules.table(beta_rules.found())),
+    "token rule": ("results/betas.md", lambda: token_rule.table(token_rule.found())),
     "decay": (
         "results/horizon.md",
         lambda: decay_horizon.short_table(decay_horizon.found()),

@@ -107,7 +107,7 @@ def test_types_roles_and_layers_by_hand() -> None:
         assert (info.type, info.role, info.layer) == what
 
 
-@pytest.mark.parametrize("beta_rule", ["linear", "power", "lengthen"])
+@pytest.mark.parametrize("beta_rule", ["linear", "power", "keep"])
 @pytest.mark.parametrize("log2", [{}, SEARCHED], ids=["plain", "searched"])
 def test_traces_multiply_to_the_values(log2: dict[str, float], beta_rule: str) -> None:
     """The factors a value is said to come from multiply to it; for betas, to 1 - beta."""

@@ -241,7 +241,7 @@ def test_other_values_leave_the_evidence_behind_and_other_rules_what_they_touch(
     ("choices", "kept"),
     [
         ({"alpha": 0.5}, ["base", "batch and tokens", "longer"]),
-        ({"beta_rule": "lengthen"}, ["base", "deeper", "batch and tokens"]),
+        ({"beta_rule": "keep"}, ["base", "deeper", "batch and tokens"]),
         ({"beta_rule": "power"}, ["base", "deeper", "batch and tokens"]),
         ({"token_exponent": 0.25}, ["base", "deeper"]),
         ({"parameterisation": "sp"}, ["base", "batch and tokens"]),

@@ -407,7 +407,7 @@ def test_beta_that_leaves_its_range_names_the_largest_r(
     assert "beta1" in message
     assert f"{beta:g}" in message
     assert f"under {largest};" in message
-    assert 'beta_rule="lengthen"' in message
+    assert 'beta_rule="keep"' in message
 
 
 @given(batch=st.floats(1 / 64, 64), tokens=st.floats(1 / 64, 64), width=st.floats(1, 16))
@@ -422,24 +422,6 @@ def test_kept_betas_change_nothing_else(batch: float, tokens: float, width: floa
         memories = [name for name in mine if name.startswith("one_minus_")]
         assert [mine.pop(name) for name in memories] == [1.0]
         assert mine == {name: theirs[name] for name in mine}
-
-
-@given(batch=st.floats(1 / 64, 64), tokens=st.floats(1 / 64, 64), beta=st.floats(0, 0.999))
-def test_lengthened_memories_are_the_longer_of_two(
-    batch: float, tokens: float, beta: float
-) -> None:
-    """`beta_rule="lengthen"` takes a beta to the higher of what `power` and `keep` take it to."""
-    ratios = Ratios(batch=batch, tokens=tokens)
-
-    def carried(rule: str, optimizer: str, row: str) -> float:
-        rules = Rules(beta_rule=rule, optimizer={"hidden_weight": optimizer})
-        factor = getattr(rules.factors("hidden_weight", ratios), row)
-        return rules.scale_beta("beta", beta, factor)
-
-    for optimizer, row in (("adamw", "one_minus_beta"), ("muon", "one_minus_momentum")):
-        found = {rule: carried(rule, optimizer, row) for rule in ("power", "keep", "lengthen")}
-        assert found["keep"] == beta
-        assert found["lengthen"] == max(found["power"], found["keep"])
 
 
 def test_beta_zero_cannot_grow() -> None:

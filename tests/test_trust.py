@@ -333,21 +333,33 @@ def test_a_short_memory_is_said(batch: float, warns: bool) -> None:
 
 
 def test_kept_betas_are_no_short_memory() -> None:
-    """What a caution of a short memory says to set ends it, and so do kept betas."""
+    """What a caution of a short memory says to set ends it."""
     recipe = Recipe.shipped("strong-global")
     target = recipe.base.times(Ratios(batch=16, tokens=16))
     model = make_model(target.width, target.depth, "meta", head_dim=64)
     (said,) = (line for line in plan_quietly(model, recipe, target).cautions if "moments" in line)
-    assert said.endswith('recipe.with_rules(beta_rule="lengthen")')
+    assert said.endswith('recipe.with_rules(beta_rule="keep")')
     assert "shorten the optimizer's memory 4 times" in said  # 16 / 16^(2 x 1/4)
-    for rule in ("keep", "lengthen"):
-        kept = plan_quietly(model, recipe.with_rules(beta_rule=rule), target)
-        assert not [line for line in kept.cautions if "moments" in line]
-        assert all(t.values["beta2"].base == t.values["beta2"].target for t in kept.tensors)
-        assert "r 4 (betas kept);" in str(kept)
+    kept = plan_quietly(model, recipe.with_rules(beta_rule="keep"), target)
+    assert not [line for line in kept.cautions if "moments" in line]
+    assert all(t.values["beta2"].base == t.values["beta2"].target for t in kept.tensors)
+    assert "r 4 (betas kept);" in str(kept)
 
 
-@pytest.mark.parametrize("rule", ["linear", "power", "lengthen"])
+@pytest.mark.parametrize(
+    ("tokens", "rule", "warns"),
+    [(4, "power", False), (8, "power", True), (8, "linear", True), (64, "keep", False)],
+)
+def test_a_long_memory_is_said(tokens: int, rule: str, warns: bool) -> None:
+    """Memories that become eight times longer are a caution, whose advice ends it."""
+    recipe = make_recipe(rules=Rules(beta_rule=rule))
+    lines = list(doubts(recipe, recipe.base.times(Ratios(tokens=tokens))))
+    found = [line for line in lines if f"memory {tokens} times longer" in line]
+    assert len(found) == warns
+    assert all(line.endswith('recipe.with_rules(beta_rule="keep")') for line in found)
+
+
+@pytest.mark.parametrize("rule", ["linear", "power"])
 @pytest.mark.parametrize("exponent", [0.5, 0.25])
 def test_the_printed_r_is_what_the_betas_follow(rule: str, exponent: float) -> None:
     """By either rule and any token exponent the plan's r takes the base's beta to the target's."""

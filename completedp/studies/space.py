@@ -329,7 +329,7 @@ def _beta_limits(
             for multiplied in [hyperparameters.multipliers(tunable, *tensor)]
         }
         if min(room.values(), default=0.0) < 0:
-            by_scale = ', name smaller batches, or set beta_rule="lengthen"' if growth > 1 else ""
+            by_scale = ', name smaller batches, or set beta_rule="keep"' if growth > 1 else ""
             raise CompletedpError(
                 f"{rate} = {getattr(hyperparameters.values, rate):g} leaves no room at "
                 f"{names[i]}: 1 - {rate} would pass 1 at the base or at a scale that was named "

@@ -28,7 +28,7 @@ from completedp.theory.tables import TABLES, Exponents, hyperparameters_of, role
 from completedp.theory.tables import ParameterisationName as ParameterisationName
 from completedp.theory.value import Trace, powers, product
 
-BETA_RULES = ("linear", "power", "keep", "lengthen")
+BETA_RULES = ("linear", "power", "keep")
 _MEMORIES = {
     knob.rule for optimizer in OPTIMIZERS.values() for knob in optimizer.knobs if knob.is_complement
 }
@@ -91,8 +91,7 @@ class Rules:
     """`printed`: x1 as in Table 1; `gradient`: m_N^-1, as its measured gradient falls."""
     beta_rule: str = "linear"
     """`linear`: 1 - beta is multiplied by r, m_B/m_D; `power`: beta is raised to it; `keep`: it
-    stays; `lengthen`: as `power` where r is below 1, and kept above, where shorter memories
-    trained worse (docs/results/betas.md)."""
+    stays, which trained better nearly everywhere (docs/results/betas.md)."""
     weight_decay: str = "torch"
     """`torch`: decay is multiplied by lr, as torch's AdamW does; `independent`: it is not."""
     shifts: tuple[Shift, ...] = field(default=())
@@ -144,9 +143,7 @@ class Rules:
 
     def scaling(self, role: str, hyperparameter: str, ratios: Ratios) -> Trace:
         """What a base value of this role is multiplied by, factor by factor."""
-        trace = powers(self.exponents(role, hyperparameter), ratios)
-        is_one_way = hyperparameter in _MEMORIES and self.beta_rule == "lengthen"
-        return () if is_one_way and product(trace) > 1.0 else trace
+        return powers(self.exponents(role, hyperparameter), ratios)
 
     def residual_scaling(self, ratios: Ratios) -> Trace:
         """What the output of each residual branch is multiplied by, factor by factor."""
@@ -200,7 +197,7 @@ class Rules:
                 f"{name} = {beta:g} leaves (0, 1) when 1 - {name} is multiplied by "
                 f"{factor:g} (r, of batch and tokens): the largest r it can take is under "
                 f"{1.0 / (1.0 - beta):g}; take a smaller batch or more tokens, "
-                'or set beta_rule="lengthen"'
+                'or set beta_rule="keep"'
             )
         return 1.0 - one_minus
 

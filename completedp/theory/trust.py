@@ -39,6 +39,9 @@ no edge, only where to look."""
 MOST_BATCH_TRIED = 8
 """How much more the batch grew than the tokens where its betas were kept. With 1,024 steps left it
 cost 0.00 +- 0.07 nats (docs/results.md, lr-batch), with 256 left a nat (docs/results/betas.md)."""
+MOST_LENGTHENED = 8
+"""How many times longer memories may become. 4 times gained the default recipe 0.01 nats, and 8 cost
+another base 0.1 (docs/results/betas.md)."""
 MOST_SHRUNK = 16
 """Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
 """
@@ -65,9 +68,9 @@ def doubts(
     yield from small_base(recipe.base, ratios, recorded or tokens_per_parameter)
     yield from unchecked(recipe, ratios)
     yield from few_tokens(target, ratios)
-    betas_kept = recipe.rules.beta_rule in ("keep", "lengthen")
-    yield from few_steps(target, ratios, betas_kept=betas_kept)
+    yield from few_steps(target, ratios, betas_kept=recipe.rules.beta_rule == "keep")
     yield from short_memory(memories, ratios, recipe.rules.memory_factor(ratios))
+    yield from long_memory(recipe.rules.memory_factor(ratios))
     yield from idle_decay(taus)
 
 
@@ -136,7 +139,7 @@ def few_steps(target: Scale, ratios: Ratios, *, betas_kept: bool = False) -> Ite
         yield (
             f"{grows}: beyond x{most} of the tokens' growth the batch rule broke at the base's "
             "best learning rate (x4 cost 0.6 nats from 1,024 steps, x8 0.1 from 8,192 and, with "
-            f'beta_rule="lengthen", nothing there); {advice}'
+            f'beta_rule="keep", nothing there); {advice}'
         )
     elif growth > MOST_BATCH_FOR_TOKENS * _SAME and target.steps < LEAST_STEPS:
         yield (
@@ -156,7 +159,17 @@ def short_memory(
             f"the tokens x{ratios.tokens:.3g} this recipe's rules shorten the optimizer's memory "
             f"{r:.3g} times, and second moments average over {min(shortened):.2g} step(s), where "
             "the batch rule is that of many; of the default recipe kept betas ended 0.04 nats "
-            'lower at 4 times and 0.5 at 16: recipe.with_rules(beta_rule="lengthen")'
+            'lower at 4 times and 0.5 at 16: recipe.with_rules(beta_rule="keep")'
+        )
+
+
+def long_memory(r: float) -> Iterator[str]:
+    """Where the tokens grow so far that moments remember for much longer than at the base."""
+    if 1 / r * _SAME >= MOST_LENGTHENED:
+        yield (
+            f"this recipe's rules make the optimizer's memory {1 / r:.3g} times longer: "
+            f"{MOST_LENGTHENED} times cost a small base 0.1 nats, and kept betas nothing: "
+            'recipe.with_rules(beta_rule="keep")'
         )
 
 
