@@ -40,7 +40,7 @@ MOST_BATCH_TRIED = 8
 """How much more the batch grew than the tokens where its betas were kept. With 1,024 steps left it
 cost 0.00 +- 0.07 nats (docs/results.md, lr-batch), with 256 left a nat (docs/results/betas.md)."""
 MOST_LENGTHENED = 8
-"""How many times longer memories may become. 4 times gained the default recipe 0.01 nats, and 8 cost
+"""How many times longer memories may become. 4 gained the default recipe 0.01 nats, and 8 cost
 another base 0.1 (docs/results/betas.md)."""
 MOST_SHRUNK = 16
 """Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
