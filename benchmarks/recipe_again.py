@@ -1,8 +1,8 @@
 """A recipe that ships, under other rules for its betas: its ladder measured again, on a GPU.
 
-    python benchmarks/recipe_again.py default found.json --data TOKENS --beta-rules power keep \
-        --rungs tokens=1 width=2,depth=2,batch=2,tokens=4 width=4,depth=2,batch=4,tokens=8 \
-        width=4,depth=2,batch=16,tokens=8
+    python benchmarks/recipe_again.py found.json --recipe default --data TOKENS \
+        --beta-rules power keep --rungs tokens=1 width=2,depth=2,batch=2,tokens=4 \
+        width=4,depth=2,batch=4,tokens=8 width=4,depth=2,batch=16,tokens=8
     cp found.json completedp/recipes/default.json
 
 Every rule is a candidate on every rung, on the same fresh seeds. What is written is the recipe
@@ -13,22 +13,20 @@ measured are kept in found.json.rungs, so that the same command goes on.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
+from variants import recipe_parser, runner_of
+
 from completedp.common.files import json_text, write_text_atomically
-from completedp.lm.shape import Shape
 from completedp.lm.tokens import Manifest
 from completedp.studies.ladder import measure
-from completedp.tasks.task import make_task
 from completedp.theory.evidence import Rung
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios
-from completedp.training.runner import Runner
 
 FIRST_SEED = 8_200_000
 DEVICE = "NVIDIA H200"
@@ -36,24 +34,14 @@ DEVICE = "NVIDIA H200"
 
 def main() -> None:
     """Measure rung by rung."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("recipe")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--data", required=True)
+    parser = recipe_parser((__doc__ or "").split("\n")[0])
     parser.add_argument("--beta-rules", nargs="+", required=True)
     parser.add_argument("--rungs", nargs="+", required=True, type=Ratios.parse)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--slots", type=int, default=6)
-    parser.add_argument("--context", type=int, default=256)
-    parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     recipe = Recipe.find(args.recipe)
     assert recipe.evidence is not None, "a recipe that ships has evidence"
     candidates = {f"betas by {rule}": recipe.with_rules(beta_rule=rule) for rule in args.beta_rules}
-    task = make_task(
-        None, args.data, context=args.context, shape=Shape(head_dim=recipe.head_dim or 64)
-    )
-    runner = Runner(task, slots=args.slots, device=args.device, compile=args.device != "cpu")
+    runner = runner_of(args, recipe)
     notes = args.out.with_name(f"{args.out.name}.rungs")
     kept = json.loads(notes.read_text()) if notes.exists() else {"seconds": 0.0, "rungs": []}
     rungs = [Rung.from_dict(each) for each in kept["rungs"]]

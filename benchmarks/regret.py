@@ -9,23 +9,17 @@ rates less that of the best ones, on the same seeds: the noise of runs that shar
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import measured
 from recipes_compared import paired
-from variants import moved
+from variants import moved, runner_of, target_parser
 
-from completedp.lm.shape import Shape
-from completedp.tasks.task import make_task
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Ratios
-from completedp.training.runner import Runner
 
 FIRST_SEED = 8_000_000
 FOUND = measured.FOLDER / "regret.json"
@@ -55,22 +49,12 @@ def table(of: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Train all of them side by side."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--recipe", default="default")
-    parser.add_argument("--target", required=True, type=Ratios.parse, metavar="AXIS=RATIO,...")
+    parser = target_parser((__doc__ or "").split("\n")[0])
     parser.add_argument("--octaves", type=float, nargs="+", default=[-1.0, -0.5, 0.0, 0.5, 1.0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--slots", type=int, default=6)
-    parser.add_argument("--context", type=int, default=256)
-    parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     recipe = Recipe.find(args.recipe)
     scale = recipe.base.times(args.target)
-    shape = Shape(head_dim=recipe.head_dim or 64)
-    task = make_task(None, args.data, context=args.context, shape=shape)
-    runner = Runner(task, slots=args.slots, device=args.device, compile=args.device != "cpu")
+    runner = runner_of(args, recipe)
     losses = {octaves: [float("inf")] * args.seeds for octaves in sorted({0.0, *args.octaves})}
     trials = [
         runner.trial(moved(recipe, lr=octaves), scale, FIRST_SEED + i, (octaves, i))

@@ -32,18 +32,31 @@ def moved(recipe: Recipe, **octaves: float) -> Recipe:
 
 
 def target_parser(description: str) -> argparse.ArgumentParser:
-    """What every such experiment is told."""
+    """What an experiment at one target is told."""
+    parser = recipe_parser(description)
+    parser.add_argument("--target", required=True, type=Ratios.parse, metavar="AXIS=RATIO,...")
+    return parser
+
+
+def recipe_parser(description: str) -> argparse.ArgumentParser:
+    """What every experiment with a recipe is told."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", required=True)
     parser.add_argument("--recipe", default="default")
-    parser.add_argument("--target", required=True, type=Ratios.parse, metavar="AXIS=RATIO,...")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--slots", type=int, default=6)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     return parser
+
+
+def runner_of(args: argparse.Namespace, recipe: Recipe) -> Runner:
+    """What trains the reference model with a recipe's size of heads."""
+    shape = Shape(head_dim=recipe.head_dim or 64)
+    task = make_task(None, args.data, context=args.context, shape=shape)
+    return Runner(task, slots=args.slots, device=args.device, compile=args.compile)
 
 
 def measure(
@@ -61,10 +74,7 @@ def measure(
         raise SystemExit(f"{args.out} is of another recipe, text or seed")
     if any(row["scale"] == scale.to_dict() for row in kept["scales"]):
         return kept
-    shape = Shape(head_dim=recipe.head_dim or 64)
-    task = make_task(None, args.data, context=args.context, shape=shape)
-    runner = Runner(task, slots=args.slots, device=args.device, compile=args.compile)
-    recipes = variants(recipe)
+    runner, recipes = runner_of(args, recipe), variants(recipe)
     losses = {name: [float("inf")] * args.seeds for name in recipes}
     trials = [
         runner.trial(recipes[name], scale, first_seed + i, (name, i))

@@ -144,3 +144,13 @@ def test_a_warning_is_of_the_users_line_and_said_once_there() -> None:
         warnings.simplefilter("default")
         names["call"]()
     assert [(str(each.message), each.filename) for each in said] == [("narrow", __file__)]
+
+
+def test_a_folder_that_begins_with_our_name_is_the_users() -> None:
+    """A warning of a call from beside the package is at that call."""
+    theirs = str(Path(cdp.__file__).parent) + "_of_mine/train.py"
+    names: dict[str, Any] = {"warn": warn}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        exec(compile("warn('narrow')", theirs, "exec"), names)
+    assert [each.filename for each in said] == [theirs]

@@ -4,13 +4,18 @@ import shlex
 from pathlib import Path
 
 import pytest
-from studies import make_study
-from test_costs import SIZES, data, run  # noqa: F401
+from studies import make_study, write_tokens
+from test_costs import SIZES, run
 
 from completedp.common.surface import Command, running
 from completedp.evidence.reporting.gather import gather
 from completedp.studies.store import Store
 from completedp.studies.typed import note_command, noted_command, typed_command
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tokens(tmp_path_factory.mktemp("typed"))
 
 
 @pytest.mark.parametrize(
@@ -23,7 +28,7 @@ from completedp.studies.typed import note_command, noted_command, typed_command
 def test_a_page_says_what_goes_on_with_it(
     words: str,
     store: str,
-    data: str,  # noqa: F811
+    data: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -42,7 +47,7 @@ def test_a_page_says_what_goes_on_with_it(
 
 
 def test_the_page_of_an_unfinished_figure_says_its_data_and_model(
-    data: str,  # noqa: F811
+    data: str,
     tmp_path: Path,
 ) -> None:
     """What was begun goes on with the data and the model that it was begun with."""
@@ -55,7 +60,7 @@ def test_the_page_of_an_unfinished_figure_says_its_data_and_model(
 
 
 def test_a_worker_on_a_list_of_trials_names_no_search_to_end(
-    data: str,  # noqa: F811
+    data: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -73,7 +78,7 @@ def test_a_worker_on_a_list_of_trials_names_no_search_to_end(
     assert "search best" in capsys.readouterr().err
 
 
-def test_nothing_was_typed_in_python(data: str, tmp_path: Path) -> None:  # noqa: F811
+def test_nothing_was_typed_in_python(data: str, tmp_path: Path) -> None:
     """A study that was begun in Python has no command."""
     with Store(str(tmp_path / "s.db")) as store:
         study = make_study(store, data)

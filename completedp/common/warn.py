@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parent.parent)
+_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
+"""With its last sign: a user's folder may begin with our name."""
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
