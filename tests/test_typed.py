@@ -84,6 +84,9 @@ def test_nothing_was_typed_in_python(data: str, tmp_path: Path) -> None:
         study = make_study(store, data)
         note_command(study)
         assert noted_command(study) is None
+        for odd in ({}, {"typed": 3}, {"typed": None}):
+            study.set_note("command", odd)
+            assert noted_command(study) is None
 
 
 @pytest.mark.parametrize(

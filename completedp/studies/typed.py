@@ -31,9 +31,9 @@ def note_command(study: Study) -> None:
 
 
 def noted_command(study: Study) -> str | None:
-    """What was kept."""
+    """What was kept; None where nothing was, or somebody changed the store."""
     note = study.get_note(_NOTE)
-    typed = None if note is None else note.get("typed")
+    typed = note.get("typed") if isinstance(note, dict) else None
     return typed if isinstance(typed, str) else None
 
 
