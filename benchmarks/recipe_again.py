@@ -1,14 +1,15 @@
-"""A recipe that ships, under other rules for its betas: its ladder measured again, on a GPU.
+"""A recipe that ships, under other rules: its ladder measured again, on a GPU.
 
     python benchmarks/recipe_again.py found.json --recipe default --data TOKENS \
-        --beta-rules power keep --rungs tokens=1 width=2,depth=2,batch=2,tokens=4 \
-        width=4,depth=2,batch=4,tokens=8 width=4,depth=2,batch=16,tokens=8
+        --rules beta_rule=power beta_rule=keep beta_rule=keep,token_exponent=0.5 \
+        --rungs tokens=1 width=2,depth=2,batch=2,tokens=4 width=4,depth=2,batch=4,tokens=8 \
+        width=4,depth=2,batch=16,tokens=8
     cp found.json completedp/recipes/default.json
 
-Every rule is a candidate on every rung, on the same fresh seeds. What is written is the recipe
-under the rule that is best on the last rung, with these rungs as its evidence. The searches that
-found its values stay in the record; the text's digest becomes that of TOKENS. Rungs that were
-measured are kept in found.json.rungs, so that the same command goes on.
+Every choice of rules is a candidate on every rung, on the same fresh seeds. What is written is the
+recipe under the rules that are best on the last rung, with these rungs as its evidence. The
+searches that found its values stay in the record; the text's digest becomes that of TOKENS. Rungs
+that were measured are kept in found.json.rungs, so that the same command goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from variants import recipe_parser, runner_of
 
@@ -32,15 +34,21 @@ FIRST_SEED = 8_200_000
 DEVICE = "NVIDIA H200"
 
 
+def choices(text: str) -> dict[str, Any]:
+    """`beta_rule=keep,token_exponent=0.5` as what `with_rules` takes."""
+    pairs = dict(each.split("=") for each in text.split(","))
+    return {name: float(of) if name == "token_exponent" else of for name, of in pairs.items()}
+
+
 def main() -> None:
     """Measure rung by rung."""
     parser = recipe_parser((__doc__ or "").split("\n")[0])
-    parser.add_argument("--beta-rules", nargs="+", required=True)
+    parser.add_argument("--rules", nargs="+", required=True, metavar="NAME=VALUE,...")
     parser.add_argument("--rungs", nargs="+", required=True, type=Ratios.parse)
     args = parser.parse_args()
     recipe = Recipe.find(args.recipe)
     assert recipe.evidence is not None, "a recipe that ships has evidence"
-    candidates = {f"betas by {rule}": recipe.with_rules(beta_rule=rule) for rule in args.beta_rules}
+    candidates = {text: recipe.with_rules(**choices(text)) for text in args.rules}
     runner = runner_of(args, recipe)
     notes = args.out.with_name(f"{args.out.name}.rungs")
     kept = json.loads(notes.read_text()) if notes.exists() else {"seconds": 0.0, "rungs": []}
