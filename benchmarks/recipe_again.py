@@ -7,15 +7,17 @@
     cp found.json completedp/recipes/default.json
 
 Every choice of rules is a candidate on every rung, on the same fresh seeds. What is written is the
-recipe under the rules that are best on the last rung, with these rungs as its evidence. The
-searches that found its values stay in the record; the text's digest becomes that of TOKENS. Rungs
-that were measured are kept in found.json.rungs, so that the same command goes on.
+recipe under the rules that are best on the last rung, or under those of `--choose`, with these
+rungs as its evidence. The searches that found its values stay in the record; the text's digest
+becomes that of TOKENS. Rungs that were measured are kept in found.json.rungs, so that the same
+command goes on.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -40,11 +42,32 @@ def choices(text: str) -> dict[str, Any]:
     return {name: float(of) if name == "token_exponent" else of for name, of in pairs.items()}
 
 
+def table(names: Sequence[str]) -> str:
+    """What recipes that ship were measured at: a row for a rung of each, a column for rules."""
+    ladders = {}
+    for name in names:
+        recipe = Recipe.shipped(name)
+        assert recipe.evidence is not None, "a recipe that ships has evidence"
+        ladders[name] = recipe.evidence.rungs
+    rules = {each.candidate: None for rungs in ladders.values() for each in rungs[-1].standings}
+    lines = [
+        f"| recipe | scale | {' | '.join(f'`{each}`' for each in rules)} |",
+        "| --- " * (2 + len(rules)) + "|",
+    ]
+    for name, rungs in ladders.items():
+        for rung in rungs:
+            found = {each.candidate: str(each) for each in rung.standings}
+            cells = [found.get(each, "") for each in rules]
+            lines.append(f"| `{name}` | {rung.scale} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure rung by rung."""
     parser = recipe_parser((__doc__ or "").split("\n")[0])
     parser.add_argument("--rules", nargs="+", required=True, metavar="NAME=VALUE,...")
     parser.add_argument("--rungs", nargs="+", required=True, type=Ratios.parse)
+    parser.add_argument("--choose", metavar="NAME=VALUE,...", help="one of the rules")
     args = parser.parse_args()
     recipe = Recipe.find(args.recipe)
     assert recipe.evidence is not None, "a recipe that ships has evidence"
@@ -61,7 +84,7 @@ def main() -> None:
         kept["rungs"] = [rung.to_dict() for rung in rungs]
         write_text_atomically(notes, json_text(kept))
         print(scale, ", ".join(f"{each.candidate} {each}" for each in rungs[-1].standings))
-    chosen = rungs[-1].standings[0].candidate
+    chosen = args.choose or rungs[-1].standings[0].candidate
     evidence = replace(
         recipe.evidence,
         rungs=tuple(rungs),

@@ -4,6 +4,8 @@
     python benchmarks/token_rule.py OUT.json --data stdlib --context 64 --slots 8 \
         --recipe benchmarks/data/decay-base.json --target tokens=8
 
+    python benchmarks/token_rule.py OUT.json --data TOKENS --slots 45 --target tokens=8   # a GPU
+
 The recipe is carried to the target without the rule for tokens, with all of it (the paper's
 exponent of 1/2), and with all but one part, each with several learning rates: a part that is left
 out must not win by a rate that happens to suit it. docs/results/betas.md has the table.
@@ -26,7 +28,10 @@ from completedp.theory.rules import AXES, Rules, Shift
 from completedp.theory.scale import Scale
 
 FIRST_SEED = 8_400_000
-FOUND = measured.FOLDER / "token-rule.json"
+FOUND = {
+    "cpu": measured.FOLDER / "token-rule.json",
+    "gpu": measured.FOLDER / "token-rule-gpu.json",
+}
 WHOLE = Rules(beta_rule="power")
 
 
@@ -57,9 +62,9 @@ ARMS: dict[str, tuple[Rules, tuple[float, ...]]] = {
 """Rules, and octaves by which rates are moved: under the rule they are 1.5 octaves lower at x8."""
 
 
-def found() -> dict[str, Any]:
-    """What was measured on a CPU, kept in the repository."""
-    return json.loads(FOUND.read_text(encoding="utf-8"))
+def found(where: str) -> dict[str, Any]:
+    """What was measured, kept in the repository."""
+    return json.loads(FOUND[where].read_text(encoding="utf-8"))
 
 
 def table(of: Mapping[str, Any]) -> str:

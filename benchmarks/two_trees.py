@@ -49,18 +49,23 @@ def times(name: str, said: str) -> dict[str, float]:
     return {f"{row['way']}, {row['slots']}": row["ms_per_trial_step"] for row in rows}
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """A row for everything that both trees timed."""
+def found() -> dict[str, Any]:
+    """What was measured of the first release and the sources then, kept in the repository."""
+    return json.loads(FOUND.read_text(encoding="utf-8"))
+
+
+def table(of: Mapping[str, Any]) -> str:
+    """A row for everything that both trees timed, in every round, and the ratio of medians."""
     lines = [
         "| what | before, ms | now, ms | now / before |",
         "| --- | --- | --- | --- |",
     ]
-    for one in found.values():
+    for one in of.values():
         before, now = one["before"], one["now"]
         for what in (what for what in before[0] if what in now[0]):
-            of = {tree: [run[what] for run in one[tree]] for tree in TREES}
-            said = (" ".join(f"{ms:.3g}" for ms in of[tree]) for tree in TREES)
-            ratio = statistics.median(of["now"]) / statistics.median(of["before"])
+            each = {tree: [run[what] for run in one[tree]] for tree in TREES}
+            said = (" ".join(f"{ms:.3g}" for ms in each[tree]) for tree in TREES)
+            ratio = statistics.median(each["now"]) / statistics.median(each["before"])
             lines.append(f"| {what} | {' | '.join(said)} | {ratio:.2f} |")
     return "\n".join(lines)
 
@@ -73,7 +78,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=2)
     args = parser.parse_args()
-    found = json.loads(args.out.read_text()) if args.out.exists() else {}
+    kept = json.loads(args.out.read_text()) if args.out.exists() else {}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     for name in args.names:
         one: dict[str, Any] = {"device": device, "torch": torch.__version__}
@@ -90,8 +95,8 @@ def main() -> None:
                     check=True,
                 ).stdout
                 one[tree].append(times(name, said))
-        args.out.write_text(json.dumps(found | {name: one}, indent=1))
-        found |= {name: one}
+        kept |= {name: one}
+        args.out.write_text(json.dumps(kept, indent=1))
         print(table({name: one}), flush=True)
 
 

@@ -23,12 +23,14 @@ import model_checks  # noqa: E402
 import muon  # noqa: E402
 import planted_errors  # noqa: E402
 import qk_norm_gradients  # noqa: E402
+import recipe_again  # noqa: E402
 import recipes_compared  # noqa: E402
 import regret  # noqa: E402
 import scaling_checks  # noqa: E402
 import timings  # noqa: E402
 import token_rule  # noqa: E402
 import transfer  # noqa: E402
+import two_trees  # noqa: E402
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "headline summary": ("results/headline.md", lambda: headline.summary(headline.found())),
@@ -46,6 +48,11 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "planted": ("checks.md", lambda: planted_errors.table(measured.read(planted_errors.DATA))),
     "alarms": ("checks.md", lambda: planted_errors.alarms(measured.read(planted_errors.DATA))),
     "loss on a CPU": ("benchmarks.md", lambda: timings.loss_table(timings.found("cpu", "loss"))),
+    "loss on an H200": (
+        "benchmarks.md",
+        lambda: timings.loss_table(timings.found("cuda", "loss")),
+    ),
+    "two trees": ("benchmarks.md", lambda: two_trees.table(two_trees.found())),
     "waiting": ("benchmarks.md", lambda: timings.waiting_table(timings.found("cpu", "waiting"))),
     "slots on a CPU": (
         "benchmarks.md",
@@ -60,7 +67,15 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: timings.optimizer_table(timings.found("cuda", "optimizer")),
     ),
     "beta rules": ("results/betas.md", lambda: beta_rules.table(beta_rules.found())),
-    "token rule": ("results/betas.md", lambda: token_rule.table(token_rule.found())),
+    "token rule": ("results/betas.md", lambda: token_rule.table(token_rule.found("cpu"))),
+    "token rule on a GPU": (
+        "results/betas.md",
+        lambda: token_rule.table(token_rule.found("gpu")),
+    ),
+    "ladders again": (
+        "results/betas.md",
+        lambda: recipe_again.table(["default", "strong-global"]),
+    ),
     "decay": (
         "results/horizon.md",
         lambda: decay_horizon.short_table(decay_horizon.found()),

@@ -357,6 +357,18 @@ def test_a_study_is_its_spec(store: Store) -> None:
     assert store.studies() == ["tune"]
 
 
+def test_machines_may_round_differently(store: Store) -> None:
+    """A study goes on where a fitted value of its spec differs in the last digits, and no more."""
+    store.create_study("tune", SPEC | {"lr": 0.019738461457073853, "bounds": [1.0, 0.1 + 0.2]})
+    again = {"lr": 0.01973846145707387, "bounds": [1.0, 0.3]}
+    assert store.create_study("tune", SPEC | again).name == "tune"
+    for change, said in [
+        ({"lr": 0.01974}, "has 'lr' = 0.019738461457073853, not 0.01974"),
+        ({"bounds": [1.0, 0.3001]}, "has 'bounds'[1] = 0.30000000000000004, not 0.3001"),
+    ]:
+        assert said in error_of(store.create_study, "tune", SPEC | again | change)
+
+
 def test_a_head_size_that_was_not_seen_then(store: Store) -> None:
     """A study goes on whose recipe has no head size, where one is seen now; not with another."""
     store.create_study("tune", SPEC | {"recipe": {"head_dim": None}})

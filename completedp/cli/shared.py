@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
@@ -14,8 +13,11 @@ from completedp.common.progress import Reporter, say
 Config = TypeVar("Config")
 
 
-class Verb(ABC):
-    """A command: its fields are its options, its docstring is its help."""
+class Verb:
+    """A command: its fields are its options, its docstring is its help.
+
+    No abstract class: tyro would import typeguard for those, and every help wait for it.
+    """
 
     resumes: ClassVar[bool] = False
     """Whether the same command, when it was interrupted, goes on where it stopped."""
@@ -24,9 +26,9 @@ class Verb(ABC):
         """The same, of this command."""
         return self.resumes
 
-    @abstractmethod
     def run(self) -> int:
         """Do it, print, and give the exit code."""
+        raise NotImplementedError
 
 
 VERBS: dict[str, type[Verb]] = {}

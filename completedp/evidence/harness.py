@@ -146,7 +146,9 @@ def _named_tasks(names: Sequence[str]) -> dict[str, Any]:
 def _task(items: Sequence[Mapping[str, Any]]) -> Any:
     """Items of multiple choice as a task of the harness, with no file and no network."""
     made = import_extra("lm_eval.api.task", _PURPOSE).ConfigurableTask
-    docs = import_extra("datasets", _PURPOSE).Dataset.from_list([dict(item) for item in items])
+    # With a fingerprint of its own: finding one fails with some versions of its dependencies.
+    table = import_extra("pyarrow", _PURPOSE).Table.from_pylist([dict(item) for item in items])
+    docs = import_extra("datasets", _PURPOSE).Dataset(table, fingerprint=CONTINUATIONS)
     return made(
         config={
             "task": CONTINUATIONS,

@@ -24,7 +24,7 @@ RECOMMENDED, LUCKIEST = "recommended", "best trial"
 EARLIER, HALF_WAY = "recommended earlier", "half way"
 FIRST_STAGE = "global values"
 WITHOUT_LR, WITHOUT_DEPTH = "without lr", "without depth"
-_SAME = 1e-9
+_SAME = 1e-6
 """Octaves that values may be apart and still be one: a mean of one point is it up to rounding."""
 
 
@@ -47,7 +47,7 @@ def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
         raise CompletedpError(
             f"no trial of {study.name!r} has finished yet: `completedp search start` works on it"
         )
-    centre, found = fold.engine.centre, fold.engine.recommend()
+    centre, found = fold.engine.centre, _settled(fold.engine.recommend())
     is_lr = np.array([name.startswith("lr/") for name in space.coordinates])
     points = {
         START: space.bounds.start,
@@ -77,7 +77,13 @@ def recommended_after(study: Study, objective: Objective, trials: int) -> np.nda
     engine = objective.engine(study)
     for trial in study.finished_since(0)[:trials]:
         trial.tell(engine)
-    return engine.recommend()
+    return _settled(engine.recommend())
+
+
+def _settled(point: np.ndarray) -> np.ndarray:
+    """A fitted point without the last digits, in which machines differ: what was measured or
+    trained of it on one of them is then of the same recipe on another."""
+    return np.round(point, 6)
 
 
 def _same(one: Recipe, other: Recipe) -> bool:

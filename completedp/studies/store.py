@@ -6,6 +6,7 @@ What a study does with its trials is in study.py, how the database is reached in
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -119,6 +120,8 @@ _INCIDENTAL = ("trials", "schema", "evidence")
 start, which an older version may have written in another way."""
 _SEEN_LATER = "head_dim"
 """Of a recipe: an older version did not see that of every model, and wrote none."""
+_ROUNDING = 1e-6
+"""Of itself, by which a number may differ and be the same: nobody means so little."""
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> str:
@@ -137,11 +140,19 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str
         if isinstance(before, dict) and isinstance(after, dict):
             if inner := _first_difference(before, after, f"{path}."):
                 return inner
-        elif isinstance(before, list) and isinstance(after, list) and before != after:
+        elif isinstance(before, list) and isinstance(after, list):
             if len(before) != len(after):
                 return f"has {len(before)} {path!r}, not {len(after)}"
-            i = next(i for i, value in enumerate(before) if value != after[i])
-            return f"has {path!r}[{i}] = {before[i]!r:.60}, not {after[i]!r:.60}"
-        elif before != after:
+            for i, pair in enumerate(zip(before, after, strict=True)):
+                if not _equal(*pair):
+                    return f"has {path!r}[{i}] = {pair[0]!r:.60}, not {pair[1]!r:.60}"
+        elif not _equal(before, after):
             return f"has {path!r} = {before!r:.60}, not {after!r:.60}"
     return ""
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether they are the same; fractions, which machines round differently, up to rounding."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=_ROUNDING)
+    return one == other

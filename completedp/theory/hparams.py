@@ -19,14 +19,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from completedp.common.checks import check_number, check_one_of
 from completedp.common.errors import CompletedpError
 from completedp.theory.named import NamedNumbers
 from completedp.theory.optimizers import ADAMW, OPTIMIZERS, Optimizer, knobs_by_value
 from completedp.theory.roles import BRANCHES, MODULE_TYPES
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _INIT_STD = 0.02
 
@@ -127,6 +129,8 @@ class Hyperparameters:
 
     def vector(self, coordinates: Sequence[str]) -> np.ndarray:
         """The point these hyperparameters are at, in a search over `coordinates`."""
+        import numpy as np  # here and not above: a help would wait for it
+
         return np.array([self.log2.get(name, 0.0) for name in coordinates], dtype=np.float64)
 
     def with_vector(self, coordinates: Sequence[str], vector: Iterable[float]) -> Hyperparameters:
@@ -154,23 +158,25 @@ class Hyperparameters:
         return found
 
     @cached_property
-    def _profiles(self) -> dict[str, np.ndarray]:
+    def _profiles(self) -> dict[str, list[float]]:
         """Multipliers over the base's layers, for each thing that varies with depth."""
-        log2_profiles: dict[str, np.ndarray] = {}
+        profiles: dict[str, list[float]] = {}
         for name, value in self.log2.items():
             prefix, _, last = name.rpartition("/")
             if prefix.count("/") >= 1 and prefix.split("/")[1] in ("depth", "layer"):
-                profile = log2_profiles.setdefault(prefix, np.zeros(self.depth))
-                profile[int(last) - 1] = value
-        return {prefix: 2.0**profile for prefix, profile in log2_profiles.items()}
+                profile = profiles.setdefault(prefix, [1.0] * self.depth)
+                profile[int(last) - 1] = 2.0**value
+        return profiles
 
 
-def interpolate(profile: np.ndarray, layer: int, depth: int) -> float:
+def interpolate(profile: Sequence[float], layer: int, depth: int) -> float:
     """A multiplier known at base layers 1..L, at layer `layer` of `depth`: linear in layer/depth.
 
     The multiplier itself is interpolated, not its logarithm, as the paper says. Below the first
     base layer (l/L < 1/L_base) it is held constant.
     """
+    import numpy as np
+
     base = np.arange(1, len(profile) + 1) / len(profile)
     return float(np.interp(layer / depth, base, profile))
 

@@ -180,13 +180,14 @@ def _kind(line: Line) -> Any:
 def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
     """The base's best learning rate, in octaves from the setting's value.
 
-    The lowest one measured where it is not bracketed.
+    The lowest one measured where it is not bracketed. Without the last digits, in which machines
+    differ: what a figure trains from here goes on on another.
     """
     line = Line(name="base", colour=INK, grows=("width",))
     at = SweepSize(setting=setting, over=over, factors=(1,), lines=(line,))
     losses = measure(lab, at, "lr")[Curve(line, 1)]
     found, means = bottom(losses, over).octaves, mean_losses(losses)
-    return min(means, key=means.__getitem__) if found is None else found[0]
+    return min(means, key=means.__getitem__) if found is None else round(found[0], 6)
 
 
 def tuned(lab: Lab, setting: Setting, over: Range) -> tuple[Task, Recipe]:
