@@ -322,7 +322,7 @@ def test_the_defaults_evidence_is_of_its_values() -> None:
 @pytest.mark.parametrize(("batch", "warns"), [(1.0, False), (4.0, False), (16.0, True)])
 def test_a_short_memory_is_said(batch: float, warns: bool) -> None:
     """A batch for which second moments forget within ten steps is a caution with both numbers."""
-    recipe = Recipe.shipped("strong-global")
+    recipe = Recipe.shipped("strong-global").with_rules(beta_rule="power")
     target = recipe.base.times(Ratios(batch=batch, tokens=batch))
     model = make_model(target.width, target.depth, "meta", head_dim=64)
     found = plan_quietly(model, recipe, target)
@@ -334,7 +334,7 @@ def test_a_short_memory_is_said(batch: float, warns: bool) -> None:
 
 def test_kept_betas_are_no_short_memory() -> None:
     """What a caution of a short memory says to set ends it."""
-    recipe = Recipe.shipped("strong-global")
+    recipe = Recipe.shipped("strong-global").with_rules(beta_rule="power")
     target = recipe.base.times(Ratios(batch=16, tokens=16))
     model = make_model(target.width, target.depth, "meta", head_dim=64)
     (said,) = (line for line in plan_quietly(model, recipe, target).cautions if "moments" in line)
@@ -390,9 +390,15 @@ def test_python_takes_a_recipe_as_the_command_line_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["default", "strong-global"])
 def test_what_ships_is_what_was_found(name: str) -> None:
-    """A tuned recipe follows from its search's own file by the script that says so."""
-    found = Recipe.load(TRIALS.with_name(f"{name}.json"))
-    assert ship(found) == Recipe.shipped(name)
+    """A tuned recipe follows from its search's own file by the script that says so, its betas kept,
+    with the searches on record."""
+    found = ship(Recipe.load(TRIALS.with_name(f"{name}.json")))
+    kept, ships = found.with_rules(beta_rule="keep"), Recipe.shipped(name)
+    assert replace(ships, evidence=None) == replace(kept, evidence=None)
+    assert found.evidence is not None
+    assert ships.evidence is not None
+    assert ships.evidence.searches == found.evidence.searches
+    assert ships.evidence.chosen == "beta_rule=keep"
 
 
 def test_the_defaults_gate_has_what_a_plan_would_lend_it() -> None:
@@ -453,7 +459,7 @@ def test_recipes_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     were checked."""
     assert verb("compare", "adamw-reference", "adamw-reference").run() == 0
     assert capsys.readouterr().out == "adamw-reference and adamw-reference do not differ\n"
-    checked = "both were checked to width x4, depth x2, batch x4, tokens x8"
+    checked = "both were checked to width x4, depth x2, batch x16, tokens x8"
     for other in ("default", "strong-global"):
         assert verb("compare", "default", other).run() == 0
         assert capsys.readouterr().out.splitlines().count(checked) == 1

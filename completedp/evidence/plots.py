@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from completedp.common.extras import import_extra
+from completedp.evidence import hover
 from completedp.evidence.horizon_result import BATCH, HorizonResult
 
 if TYPE_CHECKING:
@@ -208,9 +209,10 @@ def pyplot() -> Any:
 
 
 def svg_text(figure: Any) -> str:
-    """A figure as SVG; it is closed."""
+    """A figure as SVG, with values to read off its points; it is closed."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
+    values = hover.marks(figure)
     pyplot().close(figure)
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return f"{text[text.index('<svg') : text.rindex('</svg>')]}{values}</svg>\n"

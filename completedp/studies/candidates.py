@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from completedp.common.errors import CompletedpError
+from completedp.studies.engines import Bounds
 from completedp.studies.ladder import START
 from completedp.studies.objective import Objective
 from completedp.studies.space import project
@@ -47,7 +48,7 @@ def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
         raise CompletedpError(
             f"no trial of {study.name!r} has finished yet: `completedp search start` works on it"
         )
-    centre, found = fold.engine.centre, _settled(fold.engine.recommend())
+    centre, found = fold.engine.centre, settled(fold.engine.recommend(), space.bounds)
     is_lr = np.array([name.startswith("lr/") for name in space.coordinates])
     points = {
         START: space.bounds.start,
@@ -77,13 +78,13 @@ def recommended_after(study: Study, objective: Objective, trials: int) -> np.nda
     engine = objective.engine(study)
     for trial in study.finished_since(0)[:trials]:
         trial.tell(engine)
-    return _settled(engine.recommend())
+    return settled(engine.recommend(), objective.space.bounds)
 
 
-def _settled(point: np.ndarray) -> np.ndarray:
+def settled(point: np.ndarray, bounds: Bounds) -> np.ndarray:
     """A fitted point without the last digits, in which machines differ: what was measured or
     trained of it on one of them is then of the same recipe on another."""
-    return np.round(point, 6)
+    return np.clip(np.round(point, 6), bounds.low, bounds.high)
 
 
 def _same(one: Recipe, other: Recipe) -> bool:

@@ -196,6 +196,7 @@ def _draw(
         left.set_xlabel("interval")
         rates = [at.setting.values["lr"] * STEP_DOWN**-level for level in range(at.levels)]
         left.set_yticks([math.log2(rate) for rate in rates], [f"{rate:.2g}" for rate in rates])
+        left.fmt_ydata = lambda octave: f"{2**octave:.2g}"
         left.set_ylim(math.log2(rates[-1]) - 0.5, math.log2(rates[0]) + 0.5)
         left.set_ylabel("learning rate")
         left.set_title("the best schedule of each horizon", loc="left")

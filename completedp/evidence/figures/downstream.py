@@ -220,6 +220,7 @@ def _draw(
             place = at.tasks.index(CONTINUATIONS)
             panel.plot([place - 0.45, place + 0.45], [25, 25], "--", color=GREY)
         panel.set_xticks(range(len(at.tasks)), at.tasks)
+        panel.fmt_xdata = lambda place: at.tasks[round(place)]
         panel.set_ylabel("right answers, percent")
         panel.legend()
         return finish(figure)

@@ -88,6 +88,7 @@ def powers_of_two(panel: Any, which: str, low: float, high: float, base: float =
     marks = list(range(first, last + 1, every))
     labels = [f"$2^{{{mark}}}$" for mark in marks]
     getattr(panel, f"set_{which}ticks")([mark - base for mark in marks], labels)
+    setattr(panel, f"fmt_{which}data", lambda octave: f"2^{base + octave:.2f}")
 
 
 def factors_axis(panel: Any, factors: Sequence[int]) -> None:
@@ -95,6 +96,7 @@ def factors_axis(panel: Any, factors: Sequence[int]) -> None:
     panel.set_xscale("log", base=2)
     panel.set_xticks(list(factors), [f"x{factor}" for factor in factors])
     panel.minorticks_off()
+    panel.fmt_xdata = lambda factor: f"x{factor:g}"
 
 
 def finish(figure: Any) -> str:
