@@ -3,7 +3,7 @@
     python benchmarks/recipe_again.py found.json --recipe default --data TOKENS \
         --rules beta_rule=power beta_rule=keep beta_rule=keep,token_exponent=0.5 \
         --rungs tokens=1 width=2,depth=2,batch=2,tokens=4 width=4,depth=2,batch=4,tokens=8 \
-        width=4,depth=2,batch=16,tokens=8
+        width=4,depth=2,batch=16,tokens=8 --choose beta_rule=keep
     cp found.json completedp/recipes/default.json
 
 Every choice of rules is a candidate on every rung, on the same fresh seeds. What is written is the
@@ -71,6 +71,8 @@ def main() -> None:
     args = parser.parse_args()
     recipe = Recipe.find(args.recipe)
     assert recipe.evidence is not None, "a recipe that ships has evidence"
+    if args.choose and args.choose not in args.rules:
+        parser.error(f"--choose {args.choose} is none of --rules")
     candidates = {text: recipe.with_rules(**choices(text)) for text in args.rules}
     runner = runner_of(args, recipe)
     notes = args.out.with_name(f"{args.out.name}.rungs")

@@ -8,6 +8,7 @@
         --rungs width=2,depth=2,batch=2,tokens=4 width=4,depth=2,batch=4,tokens=8 --out found.json
     python benchmarks/shipped_recipes.py ship found.json completedp/recipes/default.json
 
+Then benchmarks/recipe_again.py carried it up a ladder under other rules: it keeps its betas.
 The trials are in data/headline/default.db.xz, what was found in default.json beside it.
 `strong-global` is made in the same way from global.json, with `--space global --trials 64` and the
 study `global`.

@@ -359,12 +359,17 @@ def test_a_study_is_its_spec(store: Store) -> None:
 
 def test_machines_may_round_differently(store: Store) -> None:
     """A study goes on where a fitted value of its spec differs in the last digits, and no more."""
-    store.create_study("tune", SPEC | {"lr": 0.019738461457073853, "bounds": [1.0, 0.1 + 0.2]})
-    again = {"lr": 0.01973846145707387, "bounds": [1.0, 0.3]}
+    first = {"lr": 0.019738461457073853, "bounds": [0.0, 0.1 + 0.2], "beta2": 0.999999}
+    store.create_study("tune", SPEC | first | {"sites": [{"rules": {"h": 0.1 + 0.2}}, [0.7]]})
+    again = {"lr": 0.01973846145707387, "bounds": [1e-17, 0.3], "beta2": 0.999999}
+    again |= {"sites": [{"rules": {"h": 0.3}}, [0.7]]}
     assert store.create_study("tune", SPEC | again).name == "tune"
     for change, said in [
         ({"lr": 0.01974}, "has 'lr' = 0.019738461457073853, not 0.01974"),
-        ({"bounds": [1.0, 0.3001]}, "has 'bounds'[1] = 0.30000000000000004, not 0.3001"),
+        ({"bounds": [0.0, 0.3001]}, "has 'bounds'[1] = 0.30000000000000004, not 0.3001"),
+        ({"beta2": 0.9999999}, "has 'beta2' = 0.999999, not 0.9999999"),
+        ({"sites": [{"rules": {"h": 0.31}}, [0.7]]}, "has 'sites'[0] = "),
+        ({"sites": [{"rules": {"h": 0.3}}, [0.7, 1.0]]}, "has 'sites'[1] = [0.7], not [0.7, 1.0]"),
     ]:
         assert said in error_of(store.create_study, "tune", SPEC | again | change)
 

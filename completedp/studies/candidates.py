@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 
 from completedp.common.errors import CompletedpError
-from completedp.studies.engines import Bounds
 from completedp.studies.ladder import START
 from completedp.studies.objective import Objective
 from completedp.studies.space import project
@@ -25,7 +24,7 @@ RECOMMENDED, LUCKIEST = "recommended", "best trial"
 EARLIER, HALF_WAY = "recommended earlier", "half way"
 FIRST_STAGE = "global values"
 WITHOUT_LR, WITHOUT_DEPTH = "without lr", "without depth"
-_SAME = 1e-6
+_SAME = 1e-9
 """Octaves that values may be apart and still be one: a mean of one point is it up to rounding."""
 
 
@@ -48,7 +47,7 @@ def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
         raise CompletedpError(
             f"no trial of {study.name!r} has finished yet: `completedp search start` works on it"
         )
-    centre, found = fold.engine.centre, settled(fold.engine.recommend(), space.bounds)
+    centre, found = fold.engine.centre, fold.engine.recommend()
     is_lr = np.array([name.startswith("lr/") for name in space.coordinates])
     points = {
         START: space.bounds.start,
@@ -78,13 +77,7 @@ def recommended_after(study: Study, objective: Objective, trials: int) -> np.nda
     engine = objective.engine(study)
     for trial in study.finished_since(0)[:trials]:
         trial.tell(engine)
-    return settled(engine.recommend(), objective.space.bounds)
-
-
-def settled(point: np.ndarray, bounds: Bounds) -> np.ndarray:
-    """A fitted point without the last digits, in which machines differ: what was measured or
-    trained of it on one of them is then of the same recipe on another."""
-    return np.clip(np.round(point, 6), bounds.low, bounds.high)
+    return engine.recommend()
 
 
 def _same(one: Recipe, other: Recipe) -> bool:

@@ -120,7 +120,7 @@ _INCIDENTAL = ("trials", "schema", "evidence")
 start, which an older version may have written in another way."""
 _SEEN_LATER = "head_dim"
 """Of a recipe: an older version did not see that of every model, and wrote none."""
-_ROUNDING = 1e-6
+_ROUNDING = 1e-8
 """Of itself, by which a number may differ and be the same: nobody means so little."""
 
 
@@ -154,5 +154,9 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str
 def _equal(one: Any, other: Any) -> bool:
     """Whether they are the same; fractions, which machines round differently, up to rounding."""
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=_ROUNDING)
+        return math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=1e-12)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     return one == other

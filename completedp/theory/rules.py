@@ -91,7 +91,8 @@ class Rules:
     """`printed`: x1 as in Table 1; `gradient`: m_N^-1, as its measured gradient falls."""
     beta_rule: str = "linear"
     """`linear`: 1 - beta is multiplied by r, m_B/m_D; `power`: beta is raised to it; `keep`: it
-    stays, which trained better wherever memories would become shorter (docs/results/betas.md)."""
+    stays, which trained better, in the mean, where memories would become shorter
+    (docs/results/betas.md)."""
     weight_decay: str = "torch"
     """`torch`: decay is multiplied by lr, as torch's AdamW does; `independent`: it is not."""
     shifts: tuple[Shift, ...] = field(default=())

@@ -23,6 +23,7 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.run import best, open_study
 from completedp.studies.session import shown_rungs, work_shown
+from completedp.studies.spec import StudySpec
 from completedp.studies.spent import covered
 from completedp.studies.store import Store, Study
 from completedp.tasks.task import Task, make_task
@@ -145,7 +146,8 @@ class Lab:
             sites=sites,
         )
         study = open_study(self.store, name, spec)
-        objective = Objective(spec, task, self.options)
+        # Of the study's own spec, whose fitted values another machine may have rounded otherwise.
+        objective = Objective(StudySpec.from_dict(study.spec), task, self.options)
         counts = study.counts()
         if counts["finished"] < counts["budget"]:
             work_shown(study, objective, title=f"{self.name}: {name}", quiet=self.quiet)

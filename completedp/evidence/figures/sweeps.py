@@ -187,7 +187,7 @@ def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
     at = SweepSize(setting=setting, over=over, factors=(1,), lines=(line,))
     losses = measure(lab, at, "lr")[Curve(line, 1)]
     found, means = bottom(losses, over).octaves, mean_losses(losses)
-    return min(means, key=means.__getitem__) if found is None else round(found[0], 6)
+    return min(means, key=means.__getitem__) if found is None else round(found[0], 9)
 
 
 def tuned(lab: Lab, setting: Setting, over: Range) -> tuple[Task, Recipe]:
