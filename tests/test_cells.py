@@ -17,11 +17,13 @@ from completedp.studies.cells import (
     NAME,
     Cell,
     Cells,
+    Wanted,
     add_cells,
     add_sites,
     read_cells,
     read_sites,
 )
+from completedp.studies.listed import list_trials
 from completedp.studies.objective import engine_of
 from completedp.studies.run import best, open_study
 from completedp.studies.space import make_space
@@ -95,6 +97,23 @@ def test_sites_grow_and_numbers_stay(data: str, store: Store) -> None:
     longer = Site(scale=replace(BASE, tokens=2 * BASE.tokens), rules=Rules())
     assert add_sites(study, [longer, SITES[0], longer]) == [*SITES[:2], longer]
     assert read_sites(store.study()) == [*SITES[:2], longer]
+
+
+@pytest.mark.parametrize("sites", [SITES[:1], SITES])
+def test_a_trial_is_known_by_its_rounded_point(
+    data: str, store: Store, sites: Sequence[Site]
+) -> None:
+    """A fitted point, whose last digits are another machine's, is the trial that is there."""
+    study = make_cells(store, data, [])
+    objective = objective_of(study, data)
+
+    def listed(octaves: float) -> list[int]:
+        wanted = {site: Wanted(site=site, octaves=(octaves,), seed=0) for site in sites}
+        return list(list_trials(study, objective, wanted).values())
+
+    first = listed(1 / 3)
+    assert listed(1 / 3 + 1e-13) == first
+    assert set(listed(1 / 3 + 1e-6)).isdisjoint(first)
 
 
 def test_many_may_add_at_once(data: str, store: Store, tmp_path: Path) -> None:

@@ -75,12 +75,15 @@ def list_trials(
     values: dict[tuple[int, tuple[float, ...]], Any] = {}
 
     def same_as(cell: Cell) -> Any:
-        """What is equal for equal trainings; a plan is made once for all seeds."""
-        place = cell.site, cell.point
+        """What is equal for equal trainings; a plan is made once for all seeds.
+
+        The last digits of a point are left out: a fitted one is another on another machine.
+        """
+        place = cell.site, tuple(round(octave, 9) for octave in cell.point)
         if len(sites) == 1:  # points tell them apart, and thousands of plans take a while
             return place, cell.seed
         if place not in values:
-            values[place] = identity(objective.plan(cell.site, np.array(cell.point)))
+            values[place] = identity(objective.plan(cell.site, np.array(place[1])))
         return values[place], cell.seed
 
     known = {same_as(cell): number for number, cell in enumerate(read_cells(study))}
