@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,21 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from helpers import error_of
-from studies import make_recipe, make_study, planted, write_tokens
+from studies import BASE, make_recipe, make_study, planted, write_tokens
 
+import completedp
 from completedp.cli.report import ReportVerb
 from completedp.evidence.charts import Mark, Series, chart
 from completedp.evidence.report import Report, smaller_svg
 from completedp.evidence.reporting.gather import gather, page_of, sentence, write_report
-from completedp.evidence.reporting.recipes import multiplier_map
+from completedp.evidence.reporting.recipes import global_values, multiplier_map
 from completedp.evidence.reporting.searches import mattered
-from completedp.studies.store import Store
+from completedp.studies.candidates import MEANINGS
+from completedp.studies.engines import Proposal
+from completedp.studies.spec import StudySpec
+from completedp.studies.store import Store, Study
+from completedp.theory.evidence import Rung, Standing
+from completedp.theory.transfer import Transfer
 
 EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
 VOID = {"meta", "br", "img", "line", "circle", "rect", "polyline"}
@@ -317,6 +324,81 @@ def test_luck_does_not_matter(trials: int, first: int) -> None:
         for _ in range(100)
     ]
     assert np.mean(named) <= 0.1
+
+
+def test_what_every_tensor_has_is_what_a_plan_gives_it() -> None:
+    """The values of a recipe's page, its global multipliers applied, are those of a transfer to the
+    base for a type that has no others."""
+    log2 = {"lr/global": 3.5, "one_minus_beta1/global": 1.5, "residual/global": -2.0}
+    recipe, log2 = make_recipe(), log2 | {"lr/type/embedding": 1.0}
+    recipe = replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
+    shown = {name: (value, words) for name, value, words in global_values(recipe)}
+    there = Transfer(recipe, recipe.base)
+    for name in ("lr", "weight_decay", "eps", "beta1", "beta2", "init_std"):
+        assert shown[name][0] == pytest.approx(there.value(name, "qkv", layer=1).target)
+    assert shown["lr"][1].endswith("lr moved by +3.50 octaves")
+    assert shown["beta1"][1].startswith("from 0.9: 1 - beta1 moved")
+    assert shown["residual"][0] == 0.25
+    assert shown["eps"][1] == ""
+    assert "residual" not in {name for name, *_ in global_values(make_recipe())}
+
+
+def noted(study: Study, **losses: list[float]) -> None:
+    """A ladder of one rung, as `search best` notes it; the first is chosen."""
+    standings = [Standing(candidate=name.replace("_", " "), losses=x) for name, x in losses.items()]
+    rung = Rung(scale=BASE, standings=standings)
+    study.set_note("best", {"chosen": standings[0].candidate, "rungs": [rung.to_dict()]})
+
+
+def test_what_a_search_is_worth_comes_first(tokens: str, tmp_path: Path) -> None:
+    """The page of a search begins with what it gained, and how much of that is by module; it says
+    what candidates are, what to doubt, and when it was made."""
+    rng = np.random.default_rng(1)
+    with Store(str(tmp_path / "search.db")) as store:
+        study = make_study(store, tokens, trials=40, reach=0.5)
+        losses = [9.0, *(3 - 0.05 * i + 0.001 * rng.normal() for i in range(39))]
+        planted(study, tokens, losses)
+        noted(study, recommended=[2.0, 2.1], global_values=[2.3, 2.3], start=[3.0, 3.1])
+    page = page_of(gather([str(tmp_path / "search.db")]), "x")
+    text = Page(page.html()).text
+    assert "Tuning lowers the loss from 3.0500 to 2.0500 nats" in text
+    assert "by 1.0000 +- 0.0707 on 2 fresh seeds; 0.2500 of it is that of values by module" in text
+    assert "no claim to judge" not in text
+    assert MEANINGS["global values"] in text
+    assert "recommended (chosen)" in text
+    assert "Caution: the base is small or short" in text
+    assert f"completedp {completedp.__version__}, 20" in text
+
+
+@pytest.mark.parametrize("start", [[2.0, 2.0], [float("inf"), 3.0]])
+def test_a_search_that_gains_nothing_promises_nothing(
+    tokens: str, tmp_path: Path, start: list[float]
+) -> None:
+    """Where the start is as good, or diverges, there is no sentence of what tuning gains."""
+    with Store(str(tmp_path / "search.db")) as store:
+        study = make_study(store, tokens, trials=4)
+        planted(study, tokens, [3.0, 2.5])
+        noted(study, recommended=[2.0, 2.1], start=start)
+    (part,) = gather([str(tmp_path / "search.db")])
+    assert part.lead == ""
+
+
+def test_a_value_at_its_bound_is_said(tokens: str, tmp_path: Path) -> None:
+    """A best trial at the end of what was searched is a caution that names the coordinate."""
+    with Store(str(tmp_path / "search.db")) as store:
+        study = make_study(store, tokens, trials=40, space="global", tunables=("lr",))
+        bounds = StudySpec.from_dict(study.spec).space.bounds
+        for i in range(12):
+            part = i / 11
+            at = (1 - part) * bounds.start + part * bounds.high
+            here = Proposal(point=at, seed=i)
+            claim = study.claim("w", lambda *_, here=here: here, lease_seconds=60)
+            assert claim is not None
+            study.finish(claim, loss=3 - part, status="ok", steps=1, curve=[])
+    text = Page(page_of(gather([str(tmp_path / "search.db")]), "x").html()).text
+    assert "(at its bound)" in text
+    assert "Caution: the best trial is at the bound of lr/global: better values may" in text
+    assert "losses along these coordinates" in text
 
 
 def test_the_map_of_multipliers() -> None:

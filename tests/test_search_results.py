@@ -193,6 +193,9 @@ def test_optuna_gets_every_finished_trial(data: str, store: Store, tmp_path: Pat
         names = study.spec["space"]["coordinates"]
         assert [trial.params[name] for name in names] == pytest.approx(row.point.tolist())
         assert trial.user_attrs["status"] == row.status
+        assert row.started_at is not None
+        assert trial.datetime_start.timestamp() == pytest.approx(row.started_at, abs=1e-3)
+        assert trial.datetime_start <= trial.datetime_complete
     assert "already has a study 'tune'" in error_of(export_optuna, study, url)
 
 

@@ -48,6 +48,7 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; wh
 pre, code { font: .85em/1.45 ui-monospace, Menlo, Consolas, monospace; }
 pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
   border-radius: 6px; padding: .7rem .9rem; margin: .8rem 0; }
+.wraps { white-space: pre-wrap; }
 td code { white-space: pre-wrap; overflow-wrap: anywhere; }
 td { min-width: 4.5rem; }
 .pass, .fail, .open, .plain { display: inline-block; padding: .05rem .5rem; border-radius: 1rem;
@@ -82,7 +83,8 @@ td.barred { min-width: 9rem; width: 16rem; }
 .lines .is-plain::before { content: ""; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
 @media (max-width: 46rem) { body { padding: 1rem .8rem 3rem; } h1 { font-size: 1.4rem; }
-  .chart svg { min-width: 38rem; } .over, .drawn img, .drawn svg { min-width: 60rem; } }
+  .chart svg { min-width: 38rem; } .drawn svg { min-width: 60rem; }
+  .over, .over img { min-width: min(60rem, var(--own, 60rem)); } }
 @media (max-width: 46rem) { .stacked tr, .stacked td { display: block; border: 0; padding: 0; }
   .stacked tr { padding: .8rem 0; border-bottom: 1px solid var(--line); }
   .stacked th { display: none; } .stacked td { margin: .15rem 0; }
@@ -199,6 +201,10 @@ class Report:
         """Text as it is, in columns."""
         self._parts.append(f"<pre>{escape(text)}</pre>")
 
+    def command(self, text: str) -> None:
+        """A command, all of which is seen."""
+        self._parts.append(f'<pre class="wraps">{escape(text)}</pre>')
+
     def figure(self, svg: str) -> None:
         """An SVG that this process has drawn with plots.py."""
         self._parts.append(f'<div class="wide drawn">{svg}</div>')
@@ -211,7 +217,8 @@ class Report:
             for at in spots
         )
         self._parts.append(
-            f'<div class="wide drawn"><div class="over"><img alt="{escape(words)}" '
+            f'<div class="wide drawn"><div class="over"{_own_width(svg)}>'
+            f'<img alt="{escape(words)}" '
             f"src='{_address(smaller_svg(svg))}'>{over}</div></div>"
         )
 
@@ -254,6 +261,12 @@ def smaller_svg(svg: str) -> str:
 
     svg = re.sub(r'(?<= d=")[^"]*|(?<= [xy]=")[^"]*', rounded, svg)
     return re.sub(r">\s+<", "><", svg).strip()
+
+
+def _own_width(svg: str) -> str:
+    """A style that says how wide a drawing is by itself: on a phone it is not made wider."""
+    found = re.search(r'<svg[^>]* width="([0-9.]{1,9})pt"', svg)
+    return f' style="--own:{float(found[1]) * 4 / 3:.0f}px"' if found else ""
 
 
 def _address(svg: str) -> str:

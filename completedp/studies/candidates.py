@@ -24,22 +24,23 @@ RECOMMENDED, LUCKIEST = "recommended", "best trial"
 EARLIER, HALF_WAY = "recommended earlier", "half way"
 FIRST_STAGE = "global values"
 WITHOUT_LR, WITHOUT_DEPTH = "without lr", "without depth"
+MEANINGS = {
+    START: "what the search began with",
+    FIRST_STAGE: "what the search's first stage, over global values, ended with",
+    RECOMMENDED: "what the engine would use now",
+    LUCKIEST: "the trial with the lowest loss, which is partly luck",
+    EARLIER: "what the engine would have used after half of the trials",
+    HALF_WAY: "between the start, or the global values, and the recommendation, in octaves",
+    WITHOUT_LR: "the recommendation with the learning rates of the start, or of the global values",
+    WITHOUT_DEPTH: "the recommendation with each type's mean over its layers",
+}
+"""Every candidate, in words."""
 _SAME = 1e-9
 """Octaves that values may be apart and still be one: a mean of one point is it up to rounding."""
 
 
 def candidates(study: Study, objective: Objective) -> dict[str, Recipe]:
-    """Every different candidate of a study by name, the start first.
-
-    - recommended: what the engine would use now
-    - best trial: the luckiest
-    - recommended earlier: what the engine would have used after half of the trials
-    - half way: between the start and the recommendation, in octaves
-    - without lr: the recommendation with the start's learning rates
-    - global values: of a search in stages, what its first ended with, in place of the start in the
-      last two
-    - without depth: the recommendation with each type's mean over its layers
-    """
+    """Every different candidate of a study by name, the start first: see MEANINGS."""
     space, base = objective.space, objective.recipe
     fold = make_fold(study, objective)
     fold.catch_up()

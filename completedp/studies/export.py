@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,17 @@ def _optuna_trial(optuna: Any, row: TrialRow, ranges: dict[str, Any]) -> Any:
     states = optuna.trial.TrialState
     whole = row.status == "ok"
     point = np.clip(row.point, [d.low for d in ranges.values()], [d.high for d in ranges.values()])
-    return optuna.trial.create_trial(
+    trial = optuna.trial.create_trial(
         state=states.COMPLETE if whole else states.PRUNED,
         params=dict(zip(ranges, (float(x) for x in point), strict=True)),
         distributions=ranges,
         value=row.loss if whole else None,
         user_attrs={name: getattr(row, name) for name in ("status", "site", "seed", "worker")},
     )
+    if row.started_at is not None and row.finished_at is not None:
+        trial.datetime_start = datetime.fromtimestamp(row.started_at)
+        trial.datetime_complete = datetime.fromtimestamp(row.finished_at)
+    return trial
 
 
 def _utc(seconds: float | None) -> str:

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import completedp
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, user_path
 from completedp.evidence.figures.figure import SIZES, TINY
@@ -45,6 +47,7 @@ _LINES = 4
 """Outcomes of a part that its row of the first table has."""
 _SUMMARY = {3: "summary", 4: "summary with-paper"}
 """The look of the first table, by its columns."""
+_VERDICTS = (PASS, FAIL, OPEN, UNFINISHED)
 _KNOWN = "a figure, sweep, horizon, check, recipe, run or store"
 
 
@@ -107,7 +110,8 @@ def page_of(parts: Sequence[Part], title: str) -> Report:
     for part in parts:
         if part.lead:
             report.paragraph(part.lead, "lead")
-    report.paragraph(sentence(parts), "lead")
+    if not any(part.lead for part in parts) or _judged(parts):
+        report.paragraph(sentence(parts), "lead")
     anchors = [f"part-{i}" for i in range(len(parts))]
     summary = [_summary(anchor, part) for anchor, part in zip(anchors, parts, strict=True)]
     header = ["", "what is claimed, and the command", "the paper", "here"]
@@ -127,7 +131,9 @@ def page_of(parts: Sequence[Part], title: str) -> Report:
         with read_as(part.title, "what is shown"):
             part.body(report)
         if part.command is not None:
-            report.preformatted(part.command)
+            report.command(part.command)
+    made = datetime.now().astimezone()
+    report.paragraph(f"completedp {completedp.__version__}, {made:%Y-%m-%d %H:%M %Z}.", "quiet")
     return report
 
 
@@ -154,12 +160,18 @@ def _short(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     return lines if more < 2 else [*lines[:_LINES], ("", f"and {more} more")]
 
 
+def _judged(parts: Sequence[Part]) -> list[str]:
+    """The verdicts on claims, and on what is not finished."""
+    words = [outcome.verdict for part in parts for outcome in part.outcomes]
+    return [word for word in words if word in _VERDICTS]
+
+
 def sentence(parts: Sequence[Part]) -> str:
     """What all of it says."""
-    words = [outcome.verdict for part in parts for outcome in part.outcomes]
-    count = {word: words.count(word) for word in (PASS, FAIL, OPEN, UNFINISHED)}
+    words = _judged(parts)
+    count = {word: words.count(word) for word in _VERDICTS}
     judged = count[PASS] + count[FAIL] + count[OPEN]
-    if not words or not judged + count[UNFINISHED]:
+    if not words:
         return f"{len(parts)} part{'s' * (len(parts) > 1)}, measured, with no claim to judge."
     said = []
     if judged:

@@ -10,6 +10,7 @@ from typing import Any
 
 from completedp.common.checks import is_finite
 from completedp.evidence.report import Report
+from completedp.studies.candidates import MEANINGS
 from completedp.theory.evidence import Rung
 
 PASS, FAIL, OPEN = "pass", "fail", "not settled"
@@ -134,13 +135,25 @@ def number(value: Any) -> float | None:
     return float(value) if is_finite(value) else None
 
 
-def ladder_rows(rungs: Iterable[Rung], chosen: str | None) -> list[list[object]]:
-    """Every standing on every rung: its scale, candidate, loss, seeds, and whether it is chosen."""
-    rows: list[list[object]] = []
+def ladder(report: Report, rungs: Iterable[Rung], chosen: str | None) -> None:
+    """Every rung, as a table of its standings: candidate, loss, and what it is."""
+    report.paragraph(
+        "Means over fresh seeds, which the search never saw; +- is one standard error.",
+        "quiet",
+    )
     for rung in rungs:
-        scale = str(rung.scale)
-        for standing in rung.standings:
-            mark = "chosen" if standing.candidate == chosen else ""
-            rows.append([scale, standing.candidate, str(standing), len(standing.losses), mark])
-            scale = ""
-    return rows
+        seeds = max(len(standing.losses) for standing in rung.standings)
+        report.paragraph(f"At {rung.scale}, {seeds} seed{'s' * (seeds > 1)}:")
+        rows = [
+            [
+                f"{standing.candidate} (chosen)"
+                if standing.candidate == chosen
+                else standing.candidate,
+                str(standing).replace(" ", "\u00a0"),
+                MEANINGS.get(standing.candidate, ""),
+            ]
+            for standing in rung.standings
+        ]
+        header = ["candidate", "loss, nats", "what it is"]
+        told = len(header) if any(row[-1] for row in rows) else -1
+        table(report, header[:told], [row[:told] for row in rows])

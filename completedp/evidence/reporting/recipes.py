@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from completedp.evidence.report import Report
-from completedp.evidence.reporting.part import Part, command, ladder_rows, shown
+from completedp.evidence.reporting.part import Part, command, ladder, shown
 from completedp.theory.evidence import Evidence
+from completedp.theory.optimizers import knobs_by_value
 from completedp.theory.recipe import Recipe
 from completedp.theory.recipe_page import by_place, rank
+from completedp.theory.scale import Ratios
+from completedp.theory.schedule import Schedule
+from completedp.theory.trust import shown_ranges, small_base
+
+_LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
+"""What a recipe is for."""
 
 
 def recipe_part(path: Path, recipe: Recipe) -> Part:
@@ -17,14 +24,22 @@ def recipe_part(path: Path, recipe: Recipe) -> Part:
     evidence = recipe.evidence or Evidence()
 
     def body(report: Report) -> None:
-        report.heading("Values at the base", level=3)
+        for line in small_base(recipe.base, _LARGER, evidence.tokens_per_parameter):
+            report.paragraph(f"Caution: {line}.")
+        ranges = evidence.ranges(recipe.base)
+        checked = f"to {shown_ranges(ranges)}" if ranges else "nowhere"
+        if ranges and all(end == 1.0 for both in ranges.values() for end in both):
+            checked = "at its base alone, whose best may not carry"
+        report.heading("Values at the base, of every tensor", level=3)
         report.table(
-            ["", ""],
-            [["base", str(recipe.base)]]
-            + [[name, f"{value:.6g}"] for name, value in vars(recipe.values).items()]
-            + [["schedule", shown(recipe.schedule.to_dict())]],
+            ["", "", ""],
+            [["base", str(recipe.base), ""], ["checked", checked, ""]]
+            + [[name, f"{tuned:.6g}", words] for name, tuned, words in global_values(recipe)]
+            + [["schedule", _in_words(recipe.schedule), ""]],
         )
-        columns, rows = multiplier_map(log2)
+        columns, rows = multiplier_map(
+            {name: octaves for name, octaves in log2.items() if not name.endswith("/global")}
+        )
         if rows:
             report.heading("Multipliers, in octaves", level=3)
             report.paragraph(
@@ -49,6 +64,28 @@ def recipe_part(path: Path, recipe: Recipe) -> Part:
     )
 
 
+def global_values(recipe: Recipe) -> list[tuple[str, float, str]]:
+    """What every tensor has before the multipliers of its own: name, value, and how it comes to be
+    that, where it was moved from what the recipe's values say."""
+    tuned, knobs = recipe.hyperparameters, knobs_by_value()
+    rows = []
+    for name, value in {**vars(tuned.values), "residual": 1.0}.items():
+        knob = knobs.get(name)
+        is_beta = knob is not None and knob.is_complement
+        octaves = tuned.log2.get(f"{knob.tunable if knob else name}/global", 0.0)
+        moved = 1 - (1 - value) * 2**octaves if is_beta else value * 2**octaves
+        what = f"1 - {name}" if is_beta else name
+        words = f"from {value:.6g}: {what} moved by {octaves:+.2f} octaves" if octaves else ""
+        if words or name != "residual":
+            rows.append((name, moved, words))
+    return rows
+
+
+def _in_words(schedule: Schedule) -> str:
+    """A schedule, without what it does not have."""
+    return shown({name: each for name, each in schedule.to_dict().items() if each not in ([], ())})
+
+
 def multiplier_map(
     log2: dict[str, float],
 ) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
@@ -60,7 +97,6 @@ def multiplier_map(
 
 
 def _ladder(report: Report, evidence: Evidence) -> None:
-    rows = [[*row[:3], row[4]] for row in ladder_rows(evidence.rungs, evidence.chosen)]
-    if rows:
+    if evidence.rungs:
         report.heading("Where it was checked, on fresh seeds", level=3)
-        report.table(["scale", "candidate", "loss", ""], rows)
+        ladder(report, evidence.rungs, evidence.chosen)

@@ -17,11 +17,11 @@ from completedp.evidence.reporting.part import (
     Outcome,
     Part,
     command,
-    ladder_rows,
+    ladder,
     number,
-    table,
     unless,
 )
+from completedp.studies.candidates import FIRST_STAGE
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.ladder import START
 from completedp.studies.run import gain_over_start
@@ -30,10 +30,16 @@ from completedp.studies.spent import device_seconds
 from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.store import Study, TrialRow
 from completedp.studies.typed import noted_command
-from completedp.theory.evidence import Rung
+from completedp.theory.evidence import Rung, shown_loss
+from completedp.theory.scale import Ratios
+from completedp.theory.trust import small_base
 
-SHOWN = 12
-"""Coordinates that are listed."""
+SHOWN, _SLICES = 12, 4
+"""Coordinates that are listed, and of which losses are drawn."""
+_AT_THE_EDGE = 0.01
+"""Octaves from a bound at which a value is as good as there."""
+_LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
+"""What a search is for."""
 _LEAST = 4
 """Trials that say nothing of what explains them."""
 _SHUFFLES, _FALSE = 200, 0.05
@@ -89,14 +95,18 @@ def search_part(study: Study, store: str) -> Part:
             f"{spec['engine']} over {len(names)} coordinates ({spec['space']['kind']}), "
             f"{done}, {counts['diverged']} diverged; {time or 'no time spent yet'}."
         )
+        parsed = StudySpec.from_dict(spec)
+        for line in small_base(parsed.recipe.base, _LARGER):
+            report.paragraph(f"Caution: {line}.")
         for site, where in enumerate(spec["sites"]):
             _history(report, [row for row in rows if row.site == site], where, note)
         _ladder(report, note)
-        _coordinates(report, StudySpec.from_dict(spec), [row for row in rows if row.site == 0])
+        _coordinates(report, parsed, [row for row in rows if row.site == 0])
 
     return Part(
         title=f"search {study.name!r}",
         says=f"Which values are best for a small model: a search of {store}.",
+        lead=_lead(note, counts["finished"], spent),
         outcomes=outcomes,
         found=_gain(note) or _best_trial(rows),
         command=noted_command(study)
@@ -179,11 +189,6 @@ def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], 
     ]
     scale = site["scale"]
     report.heading("Trials at " + ", ".join(f"{k} {v:,}" for k, v in scale.items()), level=3)
-    report.paragraph(
-        "A dot is a trial, the line the best so far, which is partly luck; dotted levels are "
-        "means over fresh seeds.",
-        "quiet",
-    )
     marks = []
     for rung in (note or {}).get("rungs", []):
         if rung["scale"] == scale:
@@ -195,6 +200,12 @@ def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], 
     high = max(float(np.quantile(losses, 0.9)), losses[0], *(mark.y for mark in marks), min(losses))
     low = min(*losses, *(mark.y for mark in marks), high)
     room = 0.05 * (high - low) or 0.05
+    above = sum(loss > high + room for loss in losses)
+    report.paragraph(
+        "A dot is a trial, the line the best so far, which is partly luck; dotted levels are "
+        f"means over fresh seeds.{f' {above} of the trials are above the chart.' * bool(above)}",
+        "quiet",
+    )
     series = [
         Series(
             name="trial", points=list(zip(places, losses, strict=True)), dots=True, titles=titles
@@ -226,9 +237,8 @@ def _ladder(report: Report, note: Any) -> None:
             "Nothing was measured on fresh seeds yet: `completedp search best` does.", "quiet"
         )
         return
-    rows = ladder_rows(map(Rung.from_dict, note["rungs"]), note["chosen"])
     report.heading("On fresh seeds", level=3)
-    table(report, ["scale", "candidate", "loss", "seeds", ""], rows)
+    ladder(report, map(Rung.from_dict, note["rungs"]), note["chosen"])
 
 
 def _coordinates(report: Report, spec: StudySpec, rows: Sequence[TrialRow]) -> None:
@@ -240,7 +250,12 @@ def _coordinates(report: Report, spec: StudySpec, rows: Sequence[TrialRow]) -> N
     first = first_trials(len(spec.sites)) if has_stages(spec.space) else math.inf
     shares = mattered(points, losses, np.array([row.number < first for row in kept]))
     names = spec.space.coordinates
-    best = points[int(np.argmin(losses))] - spec.space.bounds.start
+    lowest = points[int(np.argmin(losses))]
+    best = lowest - spec.space.bounds.start
+    bounds = spec.space.bounds
+    edges = np.minimum(lowest - bounds.low, bounds.high - lowest)
+    moves = bounds.high > bounds.low
+    at_edge = [names[i] for i in np.flatnonzero((edges < _AT_THE_EDGE) & moves)]
     order = [i for i in np.argsort(-shares, kind="stable")[:SHOWN] if shares[i] > 0]
     report.heading("Which coordinates mattered", level=3)
     report.paragraph(
@@ -256,9 +271,55 @@ def _coordinates(report: Report, spec: StudySpec, rows: Sequence[TrialRow]) -> N
     report.table(
         ["coordinate", "explains", "", "the best trial, octaves from the start"],
         [
-            [names[i], f"{shares[i]:.0%}", bar(float(shares[i]) / most), f"{best[i]:+.2f}"]
+            [
+                names[i],
+                f"{shares[i]:.0%}",
+                bar(float(shares[i]) / most),
+                f"{best[i]:+.2f}{' (at its bound)' * (names[i] in at_edge)}",
+            ]
             for i in order
         ],
+    )
+    if at_edge:
+        report.paragraph(
+            f"Caution: the best trial is at the bound of {', '.join(at_edge[:SHOWN])}"
+            f"{' and others' * (len(at_edge) > SHOWN)}: better values may lie beyond. A larger "
+            "--reach goes there, or a search from the recipe that this one found."
+        )
+    report.fold("losses along these coordinates")
+    for i in order[:_SLICES]:
+        _slice(report, names[i], points[:, i] - spec.space.bounds.start[i], kept)
+    report.unfold()
+
+
+def _slice(report: Report, name: str, octaves: np.ndarray, rows: Sequence[TrialRow]) -> None:
+    """Every trial's loss against one of its coordinates."""
+    ended = [
+        (
+            (float(x), float(row.loss or 0.0)),
+            f"trial {row.number}: {x:+.3f} octaves, {row.loss:.4f}",
+        )
+        for x, row in zip(octaves, rows, strict=True)
+        if row.status == "ok"
+    ]
+    if not ended:
+        return
+    losses = [point[1] for point, _ in ended]
+    low, high = min(losses), float(np.quantile(losses, 0.9))
+    room = 0.05 * (high - low) or 0.05
+    dots = Series(
+        name="trial",
+        points=[point for point, _ in ended],
+        dots=True,
+        titles=[title for _, title in ended],
+    )
+    report.chart(
+        chart(
+            [dots],
+            x=f"{name}, octaves from the start",
+            y="validation loss, nats",
+            span_y=(low - room, high + room),
+        )
     )
 
 
@@ -269,6 +330,28 @@ def _gain(note: Any) -> str:
     last = Rung.from_dict(note["rungs"][-1])
     chosen = note["chosen"]
     return f"{last.of(chosen) or 'diverged'} on fresh seeds; {gain_over_start(last, chosen)}"
+
+
+def _lead(note: Any, trials: int, spent: Mapping[str, float]) -> str:
+    """What the search is worth, where that was measured and is something."""
+    if not note:
+        return ""
+    last = Rung.from_dict(note["rungs"][-1])
+    start, chosen = last.of(START), last.of(note["chosen"])
+    if start is None or chosen is None or not chosen.mean < start.mean < math.inf:
+        return ""
+    gain = shown_loss(start.mean - chosen.mean, math.hypot(start.error, chosen.error))
+    stage = last.of(FIRST_STAGE)
+    by_module = ""
+    if stage is not None and chosen.mean < stage.mean < start.mean:
+        by_module = f"; {stage.mean - chosen.mean:.4f} of it is that of values by module"
+    seeds = len(chosen.losses)
+    time = ", ".join(f"{duration(each)} of {device}" for device, each in spent.items())
+    return (
+        f"Tuning lowers the loss from {start.mean:.4f} to {chosen.mean:.4f} nats at {last.scale}: "
+        f"by {gain} on {seeds} fresh seed{'s' * (seeds > 1)}{by_module}. It took {trials:,} trials"
+        f"{f', {time}' if time else ''}."
+    )
 
 
 def _best_trial(rows: Sequence[TrialRow]) -> str:
