@@ -275,6 +275,7 @@ def test_a_model_that_fails_is_said_before_anything_is_written(
     assert run(words, monkeypatch) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "own_models:nano fails on a batch: IndexError" in said
+    assert "for every position of the context" in said
     assert said.endswith("(at width 16, depth 1 and 128 tokens a sequence)")
     assert not (tmp_path / out[1]).exists()
 

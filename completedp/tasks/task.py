@@ -275,6 +275,12 @@ def _starts_by_itself(module: nn.Module, parameter: nn.Parameter) -> bool:
     return not is_known and is_constant(parameter)
 
 
+TABLES_NEED = (
+    "it needs an embedding for every token of the vocabulary, and for every position of the context"
+)
+"""What a model that looks up an entry which it does not have is told."""
+
+
 @contextmanager
 def _said_plainly(name: str) -> Iterator[None]:
     """A fault of the user's model or loss in one line; running out of memory is none."""
@@ -285,7 +291,8 @@ def _said_plainly(name: str) -> Iterator[None]:
     except Exception as error:
         if name == REFERENCE or "can't allocate memory" in str(error):
             raise
-        raise CompletedpError(f"{name} fails on a batch: {short(error)}") from error
+        hint = f": {TABLES_NEED}" if isinstance(error, IndexError) else ""
+        raise CompletedpError(f"{name} fails on a batch: {short(error)}{hint}") from error
 
 
 def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:

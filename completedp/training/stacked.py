@@ -28,6 +28,7 @@ from completedp.lm.loss import Loss, language_model_loss
 from completedp.lm.transformer import Block, Transformer
 from completedp.tasks.data import Batch, Data
 from completedp.tasks.losses import ModelLoss, next_token_loss
+from completedp.tasks.task import TABLES_NEED
 from completedp.training.feeds import sample_batch
 
 Tensors = dict[str, Tensor]
@@ -124,8 +125,7 @@ def check_lookups(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
         loss(_zeroed(model, batch[0].device), *batch)
     except IndexError as error:
         raise CompletedpError(
-            f"the model looks up an entry that it does not have ({short(error)}): it needs an "
-            "embedding for every token of the vocabulary, and for every position of the context"
+            f"the model looks up an entry that it does not have ({short(error)}): {TABLES_NEED}"
         ) from None
     except Exception:  # it may have kernels for a GPU alone
         return
