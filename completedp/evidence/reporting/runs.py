@@ -1,7 +1,8 @@
-"""Training runs in a report: their curves in one chart, their ends in one table."""
+"""Training runs in a report: their curves over each other, their ends in one table."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,6 +26,10 @@ from completedp.theory.horizon import is_batch_known
 from completedp.theory.recipe import Recipe
 from completedp.training.config import TrainConfig
 from completedp.training.metrics import read_metrics
+
+
+_EARLY = 0.02
+"""The part of a run whose losses may be above the chart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +75,28 @@ def read_run(folder: Path) -> Run:
     )
 
 
+def _span(curves: Sequence[Series]) -> tuple[float, float] | None:
+    """Losses that a chart shows: without those of the first steps, which would take all its room."""
+    losses = [
+        loss
+        for each in curves
+        for place, loss in each.points
+        if math.isfinite(loss) and place >= _EARLY * each.points[-1][0]
+    ]
+    if not losses:
+        return None
+    room = 0.05 * (max(losses) - min(losses)) or 0.05
+    return min(losses) - room, max(losses) + room
+
+
 def runs_part(runs: Sequence[Run]) -> Part:
     """All runs together, so that they can be compared."""
 
     def body(report: Report) -> None:
         for key, name in (("valid_loss", "validation"), ("loss", "training")):
             series = [_curve(run, key, i) for i, run in enumerate(runs)]
-            drawn = chart(
-                [each for each in series if len(each.points) > 1],
-                x="tokens",
-                y=f"{name} loss, nats",
-            )
+            curves = [each for each in series if len(each.points) > 1]
+            drawn = chart(curves, x="tokens", y=f"{name} loss, nats", span_y=_span(curves))
             if drawn:
                 report.heading(f"{name.capitalize()} loss", level=3)
                 report.chart(drawn)
@@ -105,7 +121,7 @@ def runs_part(runs: Sequence[Run]) -> Part:
     ends = [loss for run in runs if (loss := number(run.result.get("valid_loss"))) is not None]
     return Part(
         title="training runs" if len(runs) > 1 else f"training run {runs[0].name}",
-        says=f"{len(runs)} training run{'s' * (len(runs) > 1)}, in one chart.",
+        says=f"{len(runs)} training run{'s' * (len(runs) > 1)}, side by side.",
         outcomes=[_outcome(run) for run in runs],
         found=f"lowest validation loss {min(ends):.4f}" if ends else "none has ended",
         command=_command(runs[0]) if len(runs) == 1 else None,
