@@ -27,7 +27,6 @@ from completedp.theory.recipe import Recipe
 from completedp.training.config import TrainConfig
 from completedp.training.metrics import read_metrics
 
-
 _EARLY = 0.02
 """The part of a run whose losses may be above the chart."""
 
@@ -76,7 +75,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _span(curves: Sequence[Series]) -> tuple[float, float] | None:
-    """Losses that a chart shows: without those of the first steps, which would take all its room."""
+    """Losses that a chart shows: without the first steps, which would take all its room."""
     losses = [
         loss
         for each in curves
