@@ -7,8 +7,7 @@ from typing import Literal
 
 from completedp.cli.shared import Verb, print_json, register
 from completedp.common.errors import ScaleWarning
-from completedp.common.progress import say
-from completedp.common.terminal import columns, fitted
+from completedp.common.terminal import columns, fitted, say
 from completedp.common.warn import warn
 from completedp.lm.shape import Shape
 from completedp.tasks.config import untied

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
-from completedp.common.progress import Reporter, say
+from completedp.common.terminal import say
 
 Config = TypeVar("Config")
 
@@ -74,6 +74,8 @@ def as_config(verb: Any, config: type[Config]) -> Config:
 @contextmanager
 def counted(what: str) -> Iterator[Callable[[int, int], None]]:
     """A progress line of so many done, of how many the first call tells."""
+    from completedp.common.progress import Reporter
+
     with ExitStack() as shown:
         reporters: list[Reporter] = []
 

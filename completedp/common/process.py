@@ -13,7 +13,7 @@ from types import FrameType
 
 from completedp.common.errors import CompletedpError
 from completedp.common.files import clear_left, make_folder
-from completedp.common.progress import say
+from completedp.common.terminal import say
 
 LOCK = ".lock"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
@@ -141,12 +140,6 @@ class _Line(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(self._reporter.line(self._console.width))
-
-
-def say(line: str) -> None:
-    """A line on standard error that cannot wait for the end; if nobody reads it, that is all."""
-    with suppress(OSError, ValueError):
-        print(f"completedp: {line}", file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:

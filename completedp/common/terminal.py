@@ -1,20 +1,26 @@
-"""The terminal: how wide it is, and lines and tables that fit it without a number being cut."""
+"""The terminal: how wide it is, and lines and tables that fit it without a number being cut.
+
+Rich is imported where a table is drawn: a help waits for none.
+"""
 
 from __future__ import annotations
 
 import io
 import shutil
+import sys
 import textwrap
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
 
 WIDE = 180
 """Columns where there is no terminal, as in a file."""
 _NARROWEST = 40
 """Columns below which words, and so numbers, would be cut."""
-_ENDLESS = Console(width=100_000)
-"""Where there is room for everything."""
+_ENDLESS = 100_000
+"""Columns where there is room for everything."""
 
 
 def columns() -> int:
@@ -38,14 +44,24 @@ def fitted(text: str, width: int, indent: str | None = None) -> str:
     return "\n".join(lines)
 
 
+def say(line: str) -> None:
+    """A line on standard error that cannot wait for the end; if nobody reads it, that is all."""
+    with suppress(OSError, ValueError):
+        print(f"completedp: {line}", file=sys.stderr, flush=True)
+
+
 def table_width(table: Table) -> int:
     """Columns that a table takes with nothing in it broken."""
-    return _ENDLESS.measure(table).maximum
+    from rich.console import Console
+
+    return Console(width=_ENDLESS).measure(table).maximum
 
 
 def drawn(table: Table, width: int) -> str:
     """A table as lines; it is wider than asked for where it would be cut."""
+    from rich.console import Console
+
     text = io.StringIO()
-    room = max(width, _ENDLESS.measure(table).minimum)
+    room = max(width, Console(width=_ENDLESS).measure(table).minimum)
     Console(file=text, width=room, color_system=None).print(table, highlight=False)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")

@@ -29,7 +29,7 @@ from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError, one_line
 from completedp.common.extras import import_extra
 from completedp.common.files import user_path
-from completedp.common.progress import say
+from completedp.common.terminal import say
 from completedp.studies.migrations import MIGRATIONS, new_identity
 from completedp.studies.schema import SCHEMA, SQLITE_CLOCK, TABLES, VERSION
 

@@ -26,13 +26,11 @@ from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Ratios, Scale
-from completedp.theory.trust import small_base
+from completedp.theory.scale import Scale
+from completedp.theory.trust import LARGER, small_base
 from completedp.training.estimate import estimate_trials, say_estimate
 
 DEFAULT_SPACE = "staged"
-_LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
-"""What is searched small is for something larger, however much."""
 
 
 def search(
@@ -183,7 +181,7 @@ def warn_of_base(objective: Objective) -> None:
     base = objective.recipe.base
     parameters = sum(p.numel() for p in objective.task.blank(base).parameters())
     each = base.tokens / parameters if objective.task.data.unit > 1 else None  # examples are none
-    for line in small_base(base, _LARGER, each):
+    for line in small_base(base, LARGER, each):
         warn(line, ScaleWarning)
 
 

@@ -157,6 +157,11 @@ class Hyperparameters:
             found["depth"] = math.prod(at_layer, start=1.0)
         return found
 
+    @property
+    def varies_with_depth(self) -> bool:
+        """Whether layers have multipliers of their own."""
+        return bool(self._profiles)
+
     @cached_property
     def _profiles(self) -> dict[str, list[float]]:
         """Multipliers over the base's layers, for each thing that varies with depth."""

@@ -39,6 +39,10 @@ class Transfer:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Powers worked out before: layers share almost all of them."""
+    _values: dict[tuple[str, str, int | None, float | None], Value] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Values worked out before: where nothing varies with depth, layers share all of them."""
 
     def __post_init__(self) -> None:
         check_is("recipe", self.recipe, Recipe, "a Recipe: Recipe.find(...) gives one by its name")
@@ -71,6 +75,15 @@ class Transfer:
         """
         if layer is not None and not 1 <= layer <= self.target.depth:
             raise CompletedpError(f"layer = {layer!r} must be from 1 to {self.target.depth}")
+        own = layer if self.recipe.hyperparameters.varies_with_depth else None
+        place = hyperparameter, module_type, own, width_ratio
+        if place not in self._values:
+            self._values[place] = self._value(*place)
+        return self._values[place]
+
+    def _value(
+        self, hyperparameter: str, module_type: str, layer: int | None, width_ratio: float | None
+    ) -> Value:
         if hyperparameter == "residual":
             check_one_of("residual branch", module_type, BRANCHES)
             scaling = self.recipe.rules.residual_scaling(self.ratios)

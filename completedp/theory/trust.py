@@ -43,6 +43,8 @@ cost the recipes that ship 0.05 to 0.08."""
 MOST_LENGTHENED = 8
 """How many times longer memories may become. 4 and 8 gained the default recipe 0.01 nats or
 nothing, and 8 cost another base 0.1 (docs/results/betas.md)."""
+LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
+"""What every base is for."""
 MOST_SHRUNK = 16
 """Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
 """

@@ -10,12 +10,8 @@ from completedp.theory.evidence import Evidence
 from completedp.theory.optimizers import knobs_by_value
 from completedp.theory.recipe import Recipe
 from completedp.theory.recipe_page import by_place, rank
-from completedp.theory.scale import Ratios
 from completedp.theory.schedule import Schedule
-from completedp.theory.trust import shown_ranges, small_base
-
-_LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
-"""What a recipe is for."""
+from completedp.theory.trust import LARGER, shown_ranges, small_base
 
 
 def recipe_part(path: Path, recipe: Recipe) -> Part:
@@ -24,7 +20,7 @@ def recipe_part(path: Path, recipe: Recipe) -> Part:
     evidence = recipe.evidence or Evidence()
 
     def body(report: Report) -> None:
-        for line in small_base(recipe.base, _LARGER, evidence.tokens_per_parameter):
+        for line in small_base(recipe.base, LARGER, evidence.tokens_per_parameter):
             report.paragraph(f"Caution: {line}.")
         ranges = evidence.ranges(recipe.base)
         checked = f"to {shown_ranges(ranges)}" if ranges else "nowhere"

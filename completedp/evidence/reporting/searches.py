@@ -31,15 +31,12 @@ from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.store import Study, TrialRow
 from completedp.studies.typed import noted_command
 from completedp.theory.evidence import Rung, shown_loss
-from completedp.theory.scale import Ratios
-from completedp.theory.trust import small_base
+from completedp.theory.trust import LARGER, small_base
 
 SHOWN, _SLICES = 12, 4
 """Coordinates that are listed, and of which losses are drawn."""
 _AT_THE_EDGE = 0.01
 """Octaves from a bound at which a value is as good as there."""
-_LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
-"""What a search is for."""
 _LEAST = 4
 """Trials that say nothing of what explains them."""
 _SHUFFLES, _FALSE = 200, 0.05
@@ -96,7 +93,7 @@ def search_part(study: Study, store: str) -> Part:
             f"{done}, {counts['diverged']} diverged; {time or 'no time spent yet'}."
         )
         parsed = StudySpec.from_dict(spec)
-        for line in small_base(parsed.recipe.base, _LARGER):
+        for line in small_base(parsed.recipe.base, LARGER):
             report.paragraph(f"Caution: {line}.")
         for site, where in enumerate(spec["sites"]):
             _history(report, [row for row in rows if row.site == site], where, note)
