@@ -37,6 +37,7 @@ from completedp.studies.store import Claim, Store, Study
 from completedp.studies.worker import Fold, Progress, make_fold, work
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
+from completedp.theory.rules import Rules
 from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 from completedp.training.trials import Outcome
@@ -570,6 +571,12 @@ def test_the_recipe_may_be_a_file_or_the_default(data: str, tmp_path: Path) -> N
     assert start_from(settings(data, recipe=str(tmp_path / "recipe.json")))[1] == make_recipe()
     assert "'nowhere.json'" in error_of(start_from, settings(data, recipe="nowhere.json"))
     assert start_from(StudyConfig(data=data, context=64))[1] == Recipe.default()
+    told = StudyConfig(data=data, context=64, width=64, token_exponent=0.25, beta_rule="keep")
+    rules = start_from(told)[1].rules
+    assert (rules.token_exponent, rules.beta_rule) == (0.25, "keep")
+    assert replace(rules, token_exponent=0.5, beta_rule="linear") == Rules()
+    too_steep = replace(told, token_exponent=3.0)
+    assert "token_exponent = 3.0" in error_of(start_from, too_steep)
     own = StudyConfig(data=data, context=64, model="own_models:nano")
     with pytest.warns(UserWarning, match=r"no base was given: trials are at width 64, depth 4"):
         assert start_from(own)[1].base == Recipe.default().base

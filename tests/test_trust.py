@@ -511,3 +511,28 @@ def test_recipes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     extra = ("tau", "checked")
     plain = {key: value for key, value in shown.items() if key not in extra}
     assert Recipe.from_dict(plain) == Recipe.default()
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "exponent", "said"),
+    [
+        (16, 16, 0.25, "r is 4: the batch x16 and, by a token exponent of 0.25, the tokens x16"),
+        (16, 16, 0.5, None),  # r is 1
+        (4, 16, 0.25, None),
+        (16, 4, 0.25, None),  # which few steps say
+        (0.5, 1 / 64, 0.25, None),  # a smaller batch raises nothing
+    ],
+)
+def test_rates_that_rise_with_the_batch_are_said(
+    batch: float, tokens: float, exponent: float, said: str | None
+) -> None:
+    """Where r is above 2 though the tokens grow as well, a caution has the batch at which it is."""
+    recipe = make_recipe(rules=Rules(beta_rule="keep", token_exponent=exponent))
+    lines = list(doubts(recipe, recipe.base.times(Ratios(batch=batch, tokens=tokens))))
+    found = [line for line in lines if line.startswith("r is")]
+    assert [line.startswith(said or "-") for line in found] == ([True] if said else [])
+    if not said:
+        return
+    most = float(found[0].split("take at most ")[1].split(" tokens")[0].replace(",", ""))
+    smaller = Ratios(batch=most / recipe.base.batch, tokens=tokens)
+    assert recipe.rules.r(smaller) == pytest.approx(2, rel=1e-3)

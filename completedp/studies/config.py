@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from completedp.common.checks import check_number, check_path
 from completedp.common.flags import off
 from completedp.tasks.config import TaskConfig
+from completedp.theory.rules import BetaRule
 
 LONGEST_LEASE_SECONDS = 600.0
 """No trial is held longer by a worker that is not heard of, whatever the clocks say."""
@@ -32,6 +33,12 @@ class BaseConfig(TaskConfig):
     """Tokens per optimizer step of a base of your own (examples, of data that are no text)."""
     tokens: int | None = None
     """Tokens in all of a base of your own."""
+    token_exponent: float | None = None
+    """How fast learning rates fall with the tokens, from 0 to 1; the recipe's if not given, of a
+    base of your own 0.5."""
+    beta_rule: BetaRule | None = None
+    """What betas do as batch and tokens grow; the recipe's if not given, of a base of your own
+    linear. keep: nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -91,7 +91,7 @@ def start(
 def start_from(config: BaseConfig) -> tuple[Task, Recipe]:
     """The task and the recipe that a config names."""
     sizes = config.sizes
-    return start(
+    task, recipe = start(
         config.model,
         config.data,
         base=replace(Recipe.default().base, **sizes) if sizes else None,
@@ -103,6 +103,9 @@ def start_from(config: BaseConfig) -> tuple[Task, Recipe]:
         eval_examples=config.eval_sequences,
         overrides=overrides_from(config.override),
     )
+    rules = {"token_exponent": config.token_exponent, "beta_rule": config.beta_rule}
+    given = {name: choice for name, choice in rules.items() if choice is not None}
+    return task, recipe.with_rules(**given) if given else recipe
 
 
 @dataclass(frozen=True, kw_only=True)

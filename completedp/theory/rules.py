@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from completedp.common.checks import check_is, check_number, check_one_of, several
 from completedp.common.errors import CompletedpError
@@ -28,7 +28,8 @@ from completedp.theory.tables import TABLES, Exponents, hyperparameters_of, role
 from completedp.theory.tables import ParameterisationName as ParameterisationName
 from completedp.theory.value import Trace, powers, product
 
-BETA_RULES = ("linear", "power", "keep")
+BetaRule = Literal["linear", "power", "keep"]
+BETA_RULES: tuple[str, ...] = get_args(BetaRule)
 _MEMORIES = {
     knob.rule for optimizer in OPTIMIZERS.values() for knob in optimizer.knobs if knob.is_complement
 }

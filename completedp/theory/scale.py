@@ -106,7 +106,8 @@ class Ratios:
 
     @property
     def r(self) -> float:
-        """m_B / m_D, by which the optimizer's memory 1 - beta grows."""
+        """m_B / m_D: by the paper's token exponent of 1/2 what 1 - beta is multiplied by. `Rules.r`
+        has it for any exponent."""
         return self.batch / self.tokens
 
     @property

@@ -40,6 +40,10 @@ MOST_BATCH_TRIED = 8
 """How much more the batch grew than the tokens where its betas were kept. With 1,024 steps left it
 cost 0.00 +- 0.07 nats (docs/results.md, lr-batch), with 256 left a nat (docs/results/betas.md); 4
 cost the recipes that ship 0.05 to 0.08."""
+MOST_R = 2
+"""The r up to which batch and tokens may grow. Of the default recipe 4 cost 0.06 nats and 5.7
+0.08, over a quarter of the batch for as many tokens, and at 1.4 its own rates were as good as any
+(docs/results/betas.md, docs/recipes.md)."""
 MOST_LENGTHENED = 8
 """How many times longer memories may become. 4 and 8 gained the default recipe 0.01 nats or
 nothing, and 8 cost another base 0.1 (docs/results/betas.md)."""
@@ -72,6 +76,7 @@ def doubts(
     yield from unchecked(recipe, ratios)
     yield from few_tokens(target, ratios)
     yield from few_steps(target, ratios, betas_kept=recipe.rules.beta_rule == "keep")
+    yield from risen_rates(recipe, ratios)
     yield from short_memory(memories, ratios, recipe.rules.memory_factor(ratios))
     yield from long_memory(recipe.rules.memory_factor(ratios))
     yield from idle_decay(taus)
@@ -109,13 +114,13 @@ def unchecked(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
 
     if all(map(is_known, AXES)):
         return
-    wanted = ", ".join(f"{axis} x{ratio:.4g}" for axis, ratio in asked.items())
+    wanted = ", ".join(f"{axis} {_times(ratio)}" for axis, ratio in asked.items())
     if not ranges:
         yield f"the recipe records no run that checked it; asked for: {wanted}"
     elif all(low == high == 1.0 for low, high in ranges.values()):
         yield f"the recipe was checked at its base alone; asked for: {wanted}"
     else:
-        numbers = ", ".join(f"x{ratio:.4g}" for ratio in asked.values())
+        numbers = ", ".join(map(_times, asked.values()))
         yield f"the recipe was checked to {shown_ranges(ranges)}; asked for: {numbers}"
 
 
@@ -151,6 +156,22 @@ def few_steps(target: Scale, ratios: Ratios, *, betas_kept: bool = False) -> Ite
         )
 
 
+def risen_rates(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
+    """Where a batch that grows with the tokens raises rates further than has been seen to hold."""
+    r, rules = recipe.rules.r(ratios), recipe.rules
+    seen_by_steps = ratios.batch / ratios.tokens > MOST_BATCH_FOR_TOKENS * _SAME
+    if seen_by_steps or r <= MOST_R * _SAME or ratios.batch <= _SAME:
+        return
+    most = MOST_R * recipe.base.batch * ratios.batch / r
+    yield (
+        f"r is {r:.3g}: the batch {_times(ratios.batch)} and, by a token exponent of "
+        f"{rules.token_exponent:g}, the tokens {_times(ratios.tokens)} raise learning rates "
+        f"{_times(math.sqrt(r))}; at r 4 to 5.7 the default recipe ended 0.06 to 0.08 nats above "
+        "a quarter of the batch for as many tokens; take at most "
+        f"{most:,.0f} tokens a step, or tune at a larger batch"
+    )
+
+
 def short_memory(
     memories: Iterable[tuple[float, float]], ratios: Ratios, r: float
 ) -> Iterator[str]:
@@ -184,6 +205,11 @@ def idle_decay(taus: Iterable[float]) -> Iterator[str]:
             f"the weight decay does nothing: tau = 1/(lr x weight decay x steps) is {shortest:.3g} "
             f"run lengths or more for every matrix, and does something below about {LONGEST_TAU}"
         )
+
+
+def _times(ratio: float) -> str:
+    """A ratio for people: x35,763, and not x3.576e+04."""
+    return f"x{ratio:,.0f}" if ratio >= 10_000 else f"x{ratio:.4g}"
 
 
 def shown_ranges(ranges: dict[str, tuple[float, float]]) -> str:
