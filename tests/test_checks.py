@@ -22,6 +22,7 @@ from planted_errors import caught_by, every_shift, has_no_effect, needs_training
 from torch import Tensor, nn
 
 import completedp as cdp
+from completedp.cli.coordcheck import CoordcheckVerb
 from completedp.cli.main import _parse
 from completedp.common.errors import CompletedpError
 from completedp.evidence.check import Check, check_from, make_check
@@ -769,3 +770,16 @@ def test_checks_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) 
     for row in rows:
         assert f"{row.slope:+.2f}" in text
     assert "\nknown: " in text
+
+
+@pytest.mark.parametrize(
+    ("seeds", "widths", "said"),
+    [(3, (64, 128), []), (1, (64, 128), ["one seed"]), (1, (32, 64), ["one seed", "wide models"])],
+)
+def test_what_may_fail_sound_rules_is_said(
+    seeds: int, widths: tuple[int, ...], said: list[str]
+) -> None:
+    """One seed, and narrow models, fail sound rules as well: a check that fails says so."""
+    lines = list(CoordcheckVerb(seeds=seeds, widths=widths)._doubts())
+    assert len(lines) == len(said)
+    assert all(words in line for words, line in zip(said, lines, strict=True))

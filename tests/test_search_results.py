@@ -105,10 +105,10 @@ def test_status_of_a_study_at_work(data: str, store: Store) -> None:
     lines = found.lines()
     assert "tune: 4/10 trials" in lines
     assert "best 2.2500 (start 2.5000); 1 diverged, 1 stopped early" in lines
-    assert "at work: a (1), b (2); 0 trials wait to be taken over" in lines
+    assert "at work: a (1), b (2); 0 trials wait for a worker" in lines
     assert claims[0] is not None
     study.release(claims[0])
-    assert "at work: b (2); 1 trials wait to be taken over" in status(study).lines()
+    assert "at work: b (2); 1 trials wait for a worker" in status(study).lines()
 
 
 @pytest.mark.parametrize("engine", ["recombine", "trust-region", "random", "cma-es", "tpe"])

@@ -60,7 +60,7 @@ class Status:
             if counts["impossible"]
             else "",
             f"engine: {state}" if state else "",
-            f"at work: {working}; {counts['expired']} trials wait to be taken over",
+            f"at work: {working}; {counts['expired']} trials wait for a worker",
             *(
                 f"trial {number} was begun {times} times: its workers die, look at their logs"
                 for number, times in list(self.deadly.items())[:3]

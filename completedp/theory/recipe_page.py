@@ -24,6 +24,8 @@ WIDTH = 80
 _NOWHERE = "nowhere"
 _FEW = 12
 """Multipliers of two recipes that are told one by one where they differ."""
+_RULES = ("parameterisation", "alpha", "axes", "token_exponent", "beta_rule")
+"""Those of a recipe's rules that are always told."""
 _COLUMNS = {
     "lr": "lr",
     "weight_decay": "decay",
@@ -44,7 +46,7 @@ def recipe_page(name: str, recipe: Recipe) -> str:
     values = (f"{name} {value:.6g}" for name, value in vars(recipe.values).items())
     lines += _item("values", ", ".join(values))
     lines += _item("tau", f"{_tau(matrix_range(base_timescales(recipe)))} at base")
-    lines += _item("rules", _settings(recipe.rules, Rules(), ("parameterisation", "alpha", "axes")))
+    lines += _item("rules", _settings(recipe.rules, Rules(), _RULES))
     lines += _item("schedule", _settings(recipe.schedule, Schedule(), ("kind", "warmup", "final")))
     if recipe.no_decay:
         lines += _item("no decay", ", ".join(recipe.no_decay))
