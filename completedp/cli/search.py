@@ -51,11 +51,12 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
         """Search, and say what was found."""
         from completedp.studies.outlook import outlook, searched
         from completedp.studies.run import open_study
-        from completedp.studies.session import warn_of_base, work_shown
+        from completedp.studies.session import warn_of_base, warn_of_data, work_shown
         from completedp.studies.store import Store
 
         objective = self._objective(as_config(self, StudyConfig))
         warn_of_base(objective)
+        warn_of_data(objective, [site.scale for site in objective.spec.sites])
         spec, runner = objective.spec, objective.runner
         ahead = outlook(searched(spec), self.store, self.study)
 

@@ -20,6 +20,7 @@ from completedp.evidence.plots import check_svg, require_matplotlib
 from completedp.evidence.result import CheckResult
 from completedp.evidence.rows import Row
 from completedp.evidence.scaling import Measurement, forewarn, sweep
+from completedp.studies.typed import typed_command
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel
 from completedp.theory.recipe import Recipe
@@ -151,7 +152,7 @@ def judge(name: str, check: Check, measurements: Sequence[Measurement]) -> Check
 
 def write_check(result: CheckResult, folder: Path) -> None:
     """The numbers as JSON and the plot as SVG."""
-    write_json(folder / f"{result.check}.json", result.to_dict())
+    write_json(folder / f"{result.check}.json", result.to_dict() | {"command": typed_command()})
     write_text_atomically(folder / f"{result.check}.svg", check_svg(result))
 
 

@@ -17,6 +17,7 @@ from completedp.evidence.reporting.part import (
     drawn,
     number,
     table,
+    typed_in,
     unless,
 )
 
@@ -56,7 +57,8 @@ def check_part(path: Path, data: Mapping[str, Any]) -> Part:
         outcomes=outcomes,
         found=f"{len(rows) - len(bad)} of {len(rows)} rows pass"
         + (f", {known} known of the printed table" if known else ""),
-        command=command(
+        command=typed_in(data)
+        or command(
             name,
             model=unless(config.get("model"), "reference"),
             data=unless(config.get("data"), "stdlib"),
