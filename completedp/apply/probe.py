@@ -370,7 +370,8 @@ def _branch_fault(subject: _Subject, layer: int) -> str | None:
             return (
                 f"the {branch} branch of block {layer} is not added in proportion to the tensors "
                 f"that end it, {_ends(subject, layer, branch)} (twice them is off by {off:.0%}): a "
-                "norm or an activation comes after them"
+                "norm or an activation comes after them, or one of them ends another branch (an "
+                "override says which)"
             )
     return None
 
