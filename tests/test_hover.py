@@ -58,6 +58,31 @@ def test_a_value_is_where_its_marker_is() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "svg",
+    [
+        '<svg viewBox="0 0 0 0"><circle class="value" cx="1" cy="1" r="5"><title></title></circle>',
+        '<svg viewBox="0 0 9 9"><circle class="value" cx="1.2.3" cy="1" r="5"><title>a</title>',
+        '<svg viewBox="0 0 . 9">',
+        '<svg width="...pt">',
+        f'<svg width="{"9" * 500}pt" viewBox="0 0 {"9" * 500} 9">',
+    ],
+)
+def test_a_drawing_that_is_none_breaks_no_page(svg: str) -> None:
+    """Whatever stands where a drawing has its sizes, the page is made."""
+    page = Report("a page")
+    page.drawing(svg, "a drawing")
+    assert "data:image/svg+xml,%3Csvg" in page.html()
+
+
+def test_white_space_of_a_path_stays() -> None:
+    """Line ends and tabs part a path's numbers, and an address has none: they become spaces."""
+    page = Report("a page")
+    page.drawing('<svg><path d="M 1\t2\r\nL 3\n4"/></svg>', "a drawing")
+    (address,) = re.findall(r"src='([^']*)'", page.html())
+    assert 'd="M 1 2  L 3 4"' in address
+
+
 def test_a_drawing_is_the_same_without() -> None:
     """What is left of a drawing has no mark, and what had none is left as it is."""
     plain, spots = without_marks(drawing())

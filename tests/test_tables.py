@@ -2,9 +2,11 @@
 
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
+import beta_rules
 import headline_tables
 import pytest
 import timings
@@ -15,9 +17,13 @@ from recipes_compared import gains
 from results_table import NOT_RUN, PAGE, RESULTS, as_markdown
 from results_table import with_table as with_results
 
+from completedp.cli.coordcheck import CoordcheckVerb
 from completedp.evidence.figures.paper import PLACES
 from completedp.evidence.figures.registry import FIGURES
+from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Shift
+from completedp.theory.scale import Ratios
+from completedp.theory.trust import risen_rates
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -139,6 +145,32 @@ def test_what_the_readme_says_of_the_headline_was_measured() -> None:
         assert form.format(shown) in said
     two = [f"{base[f'speedup_over_{arm}']['speedup']:.2f}" for arm in ("global", "uniform")]
     assert f"At the base the two are {' and '.join(two)}." in said
+
+
+def test_what_a_failing_check_says_of_one_seed_was_measured() -> None:
+    """How often sound rules failed on one seed is what the kept checks have."""
+    (row,) = (line for line in alarms(read(DATA)).splitlines() if line.startswith("| coordcheck |"))
+    failed, of = row.rstrip(" |").rpartition("| ")[2].split(" of ")
+    (said,) = CoordcheckVerb(seeds=1)._doubts()
+    assert f"failed {failed} times in {of} " in said
+
+
+def test_what_a_caution_says_of_r_was_measured() -> None:
+    """What a large r cost the default recipe, over a quarter of the batch for as many tokens, is
+    what its ladder and the runs with kept betas have."""
+    recipe = Recipe.default()
+    assert recipe.evidence is not None
+    losses = [rung.of("beta_rule=keep") for rung in recipe.evidence.rungs]
+    second, third, last = (standing.mean for standing in losses[1:] if standing is not None)
+    (kept,) = (
+        each
+        for row in beta_rules.found()["scales"]
+        for rule, octaves, each in row["losses"]
+        if row["scale"]["batch"] == 8 * recipe.base.batch and (rule, octaves) == ("keep", 0.0)
+    )
+    costs = statistics.fmean(kept) - second, last - third
+    (said,) = risen_rates(recipe, Ratios(batch=16, tokens=16))
+    assert f"ended {costs[0]:.2f} to {costs[1]:.2f} nats above" in said
 
 
 def test_what_the_readme_says_of_adamw_was_measured() -> None:

@@ -18,10 +18,12 @@ MOST_ON_A_LINE, MOST = 64, 600
 _REACH = 5
 """Radius of what a pointer meets, in points."""
 _LONGEST = 300
+NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,9})?)"
+"""In a drawing, which may be anyone's file: one that is always a number, and of a sane size."""
 _MARK = re.compile(
-    r'<circle class="value" cx="([0-9.]+)" cy="([0-9.]+)" [^>]*><title>([^<]*)</title></circle>\n?'
+    rf'<circle class="value" cx="{NUMBER}" cy="{NUMBER}" [^>]*><title>([^<]*)</title></circle>\n?'
 )
-_BOX = re.compile(r'<svg[^>]* viewBox="0 0 ([0-9.]+) ([0-9.]+)"')
+_BOX = re.compile(rf'<svg[^>]* viewBox="0 0 {NUMBER} {NUMBER}"')
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def without_marks(svg: str) -> tuple[str, list[Spot]]:
     box = _BOX.search(svg)
     if box is None:
         return svg, []
-    width, height = float(box[1]), float(box[2])
+    width, height = max(1.0, float(box[1])), max(1.0, float(box[2]))
     spots = []
     for found in list(_MARK.finditer(svg))[:MOST]:
         left, top = 100 * float(found[1]) / width, 100 * float(found[2]) / height

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 from completedp.common.files import check_replaceable, write_text_atomically
-from completedp.evidence.hover import without_marks
+from completedp.evidence.hover import NUMBER, without_marks
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b2430; --quiet: #5b6875; --page: #fff; --card: #f5f7f9;
@@ -265,14 +265,14 @@ def smaller_svg(svg: str) -> str:
 
 def _own_width(svg: str) -> str:
     """A style that says how wide a drawing is by itself: on a phone it is not made wider."""
-    found = re.search(r'<svg[^>]* width="([0-9.]{1,9})pt"', svg)
+    found = re.search(rf'<svg[^>]* width="{NUMBER}pt"', svg)
     return f' style="--own:{float(found[1]) * 4 / 3:.0f}px"' if found else ""
 
 
 def _address(svg: str) -> str:
     """A drawing as an address for an attribute in single quotes: what means something there is
     written as its code. Base64 would be a third longer."""
-    plain = " ".join(svg.split("\n"))  # an address has no line ends, and paths have them
+    plain = re.sub(r"[\t\r\n]", " ", svg)  # which an address loses, and paths have
     for sign in "%#&'<":
         plain = plain.replace(sign, f"%{ord(sign):X}")
     return f"data:image/svg+xml,{plain}"
