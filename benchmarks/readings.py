@@ -15,6 +15,7 @@ import sqlite3
 import tempfile
 import warnings
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,16 @@ import numpy as np
 
 import completedp as cdp
 from completedp.evidence.figures.figure import student
+from completedp.evidence.figures.lines import Curve
+from completedp.evidence.figures.lr_width import FIGURE as LR_WIDTH
 from completedp.evidence.figures.run import raw_of
+from completedp.studies.store import Store
+from completedp.theory.rules import Rules
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 STORE = ROOT / "benchmarks" / "data" / "headline" / "headline-gpu.db.xz"
+STORES = ROOT / "benchmarks" / "data" / "stores"
 ROUND = 64
 """Trials of a search that a median is of."""
 
@@ -109,6 +115,34 @@ def rounds() -> None:
                     for i in range(0, len(losses), ROUND // 2)
                 ]
                 print(f"{name}, site {site}: {' '.join(medians)}")
+
+
+def wider_base() -> None:
+    """How far the best rate moves over x8 in width, from width 64 and from 128: lines of lr-width.
+
+    Of a run that stopped before the other lines were whole.
+    """
+    at = LR_WIDTH.sizes["gpu"]
+    at = replace(at, lines=tuple(line for line in at.lines if line.rules == Rules()))
+    with tempfile.NamedTemporaryFile(suffix=".db") as file:
+        file.write(lzma.decompress((STORES / "lr-width-gpu.db.xz").read_bytes()))
+        file.flush()
+        with Store(file.name) as store:
+            study = store.study("sweep")
+            sites = (study.get_note("sites") or {})["sites"]
+            rows = study.trials(curves=False)
+    found: dict[int, Any] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        site = sites[row.site]
+        if row.finished_at is not None and site["rules"]["parameterisation"] == "completedp":
+            found[site["scale"]["width"]][float(row.point[0])][row.seed] = row.loss
+    base = at.setting.base
+    measured = {
+        Curve(line, factor): found[line.scale(base, factor).width]
+        for line in at.lines
+        for factor in at.factors
+    }
+    print(LR_WIDTH.judge(at, measured).text)
 
 
 def slopes() -> None:
@@ -202,6 +236,7 @@ def main() -> None:
     at_one_rate()
     seeds_of_decay()
     rounds()
+    wider_base()
     slopes()
     searches()
     planes()

@@ -39,6 +39,7 @@ from completedp.evidence.figures.figure import (
     spread,
     student,
 )
+from completedp.evidence.figures.headline import GLOBAL, MODULE, UNIFORM, Headline
 from completedp.evidence.figures.lab import Ended, Lab
 from completedp.evidence.figures.lines import MOVES, STAYS, Curve
 from completedp.evidence.figures.registry import FIGURES, figure_named
@@ -48,6 +49,7 @@ from completedp.evidence.figures.sweeps import Sweep
 from completedp.studies import worker
 from completedp.studies.cells import Wanted
 from completedp.studies.store import Store
+from completedp.theory.scale import Ratios
 from completedp.training.slots import Slots
 
 FOUR = replace(OPTIONS, slots=4)
@@ -338,6 +340,23 @@ def test_a_figure_from_end_to_end(
     monkeypatch.setattr(Slots, "run", forbidden)
     again, _ = run_figure(name, "tiny", out=tmp_path, data=tokens, options=FOUR, quiet=True)
     assert (again.findings, again.svg) == (found.findings, found.svg)
+
+
+def test_a_headline_without_sites_searches_at_the_base_alone(tokens: str, tmp_path: Path) -> None:
+    """Its estimate has the trials that it trains, and all of its searches train at the base."""
+    whole = FIGURES["headline"].sizes["tiny"]
+    at = replace(whole, sites=(), rungs=(), scales=(Ratios(),), seeds=(2,), around=())
+    figure = Headline(sizes={"tiny": at})
+    with Store(str(tmp_path / "headline.db")) as store:
+        lab = Lab("headline", "tiny", store, data=tokens, options=FOUR, quiet=True)
+        found = figure.run("tiny", lab)
+        searched = {arm: store.study(arm).trials(curves=False) for arm in (UNIFORM, GLOBAL, MODULE)}
+    counts = {arm: len(rows) for arm, rows in searched.items()}
+    assert counts == {UNIFORM: at.total, GLOBAL: at.total, MODULE: at.trials}
+    assert {row.site for rows in searched.values() for row in rows} == {0}
+    assert found.summary["target"]["flops_ratio"] == 1.0
+    measured = at.seeds[0] * (len(at.arms) + sum(at.lengths))  # a run twice as long counts twice
+    assert figure.cost("tiny").trials == sum(counts.values()) + measured
 
 
 def test_a_figure_goes_on_where_it_stopped(

@@ -35,7 +35,7 @@ SIZE = "quickstart"
 STORY = HeadlineSize(
     setting=setting("cpu", width=32, depth=2, sequences=8, steps=256),
     token_exponent=0.25,
-    site=Ratios(depth=2),
+    sites=(Ratios(depth=2),),
     shared=32,
     trials=64,
     rungs=(Ratios(tokens=2),),
@@ -120,8 +120,8 @@ def _report(page: Path, lab: Lab, found: Found, recipe: Recipe) -> None:
     report.paragraph(
         f"Base: {STORY.setting.base}; target: {_target()}; text: the Python standard library's "
         f"sources, as bytes. Global and per-module values had {STORY.total} trials each, part of "
-        f"them at {STORY.setting.base.times(STORY.site)}, and the same ladder chose. Fresh seeds; "
-        "the global values are also trained for longer, to see how many tokens they would need."
+        f"them at {STORY.setting.base.times(STORY.sites[0])}, and the same ladder chose. "
+        "Fresh seeds; the global values are also trained for longer, to see how many tokens they would need."
     )
     report.figure(found.svg)
     report.preformatted(found.text)

@@ -59,8 +59,8 @@ class HeadlineSize:
     setting: Setting
     token_exponent: float
     """Of the horizon rule; the printed 1/2 is too steep for every recipe that was measured."""
-    site: Ratios
-    """Where every other round of a search trains."""
+    sites: tuple[Ratios, ...]
+    """Where the rounds of a search train that are not at the base; none: all are there."""
     shared: int
     """Trials over global values that `global` and `module` have in common."""
     trials: int
@@ -113,8 +113,9 @@ class Headline:
         base, price = at.setting.base, at.setting.cost
         tuned = [arm for arm in at.arms if arm != UNTUNED]
         total = Cost()
-        for place, scale in enumerate((base, base.times(at.site))):
-            both = [trials_by_site(trials, 2)[place] for trials in (at.total, at.trials)]
+        sites = [base, *map(base.times, at.sites)]
+        for place, scale in enumerate(sites):
+            both = [trials_by_site(each, len(sites))[place] for each in (at.total, at.trials)]
             total += price(scale, both[0] * (len(tuned) - 1) + both[1])
         for rung in at.rungs:
             total += price(base.times(rung), len(tuned) * _CANDIDATES * at.rung_seeds)
@@ -156,7 +157,7 @@ class Headline:
             space=space,
             tunables=at.tunables,
             trials=trials,
-            sites=[base.times(at.site)],
+            sites=[base.times(site) for site in at.sites],
             targets=[base.times(ratios) for ratios in (*at.rungs, *at.scales)],
         )
 
@@ -415,7 +416,7 @@ FIGURE = Headline(
         "tiny": HeadlineSize(
             setting=setting("tiny", width=16, depth=1, sequences=2, steps=10),
             token_exponent=0.25,
-            site=Ratios(tokens=2),
+            sites=(Ratios(tokens=2),),
             shared=8,
             trials=8,
             rungs=(Ratios(tokens=2),),
@@ -428,7 +429,7 @@ FIGURE = Headline(
         "cpu": HeadlineSize(
             setting=setting("cpu", width=32, depth=2, sequences=8, steps=400),
             token_exponent=0.25,
-            site=Ratios(depth=2, tokens=2),
+            sites=(Ratios(depth=2, tokens=2),),
             shared=64,
             trials=64,
             rungs=(Ratios(width=2, depth=2, tokens=2),),
@@ -441,7 +442,7 @@ FIGURE = Headline(
         "gpu": HeadlineSize(
             setting=setting("gpu", width=64, depth=4, sequences=16, steps=2048),
             token_exponent=0.25,
-            site=Ratios(depth=2, tokens=2),
+            sites=(Ratios(depth=2, tokens=2),),
             shared=128,
             trials=384,
             rungs=(_TWICE,),
@@ -459,7 +460,7 @@ FIGURE = Headline(
         "paper": HeadlineSize(
             setting=PAPER,
             token_exponent=0.5,
-            site=Ratios(depth=2, tokens=2),
+            sites=(Ratios(depth=2, tokens=2),),
             shared=2500,
             trials=2500,
             rungs=(_TWICE,),
