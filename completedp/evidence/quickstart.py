@@ -121,7 +121,8 @@ def _report(page: Path, lab: Lab, found: Found, recipe: Recipe) -> None:
         f"Base: {STORY.setting.base}; target: {_target()}; text: the Python standard library's "
         f"sources, as bytes. Global and per-module values had {STORY.total} trials each, part of "
         f"them at {STORY.setting.base.times(STORY.sites[0])}, and the same ladder chose. "
-        "Fresh seeds; the global values are also trained for longer, to see how many tokens they would need."
+        "Fresh seeds; the global values are also trained for longer, to see how many tokens they "
+        "would need."
     )
     report.figure(found.svg)
     report.preformatted(found.text)
