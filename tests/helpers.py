@@ -2,11 +2,14 @@
 
 import itertools
 import re
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from completedp.cli.main import main
 from completedp.common.errors import CompletedpError
 
 BASE = {"width": 64, "depth": 2, "batch": 1024, "tokens": 64 * 1024}
@@ -32,3 +35,15 @@ def error_of(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
     assert message
     assert "\n" not in message
     return message
+
+
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[Any, str, str]:
+    """Exit code, output and errors of a command, in this process."""
+    monkeypatch.setattr(sys, "argv", ["completedp", *words])
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main sets its own
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr()
+    return stopped.value.code, said.out, said.err

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from families import FAMILIES, hugging_face
-from helpers import error_of
+from helpers import command, error_of
 from models import make_model, scale
 from own_models import HEAD, VOCAB, Block, NanoGPT
 from torch import Tensor, nn
@@ -291,6 +291,25 @@ def test_inspect_shows_what_was_probed() -> None:
     assert "probed: blocks 1, 2 of 2: the stream goes on unchanged" in inspect_model(made())
     assert "probed: WRONG: block 1 changes" in inspect_model(made(PostNorm))
     assert "not probed: it is the reference model" in inspect_model(make_model())
+
+
+def post_norm(scale: Scale) -> NanoGPT:
+    """A model whose plan would be wrong, for the command line."""
+    return made(PostNorm, scale.width)
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_inspect_of_a_wrong_model_fails(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table is printed all the same, and a script sees by the exit code that it is wrong."""
+    code, text, errors = command(
+        monkeypatch, capsys, "inspect", "test_probe:post_norm", "--width", str(WIDTH), *flags
+    )
+    assert code == 2
+    assert "h.0.attn.c_attn.weight" in text or "h.0-1.attn.c_attn.weight" in text
+    assert "it has a norm on the stream (post-LN)" in errors
+    assert "Traceback" not in errors
 
 
 # --- What no rule owns

@@ -4,21 +4,18 @@ import json
 import re
 import shlex
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from families import Bag, D, V, bare
-from helpers import error_of, spelt_out
+from helpers import command, error_of, spelt_out
 from own_models import NanoGPT
 from torch import nn
 
 from completedp.apply.classify import classify, read
 from completedp.apply.inspect import inspect_model
-from completedp.cli.main import main
 from completedp.theory.roles import MODULE_TYPES
 
 OWN = """
@@ -200,18 +197,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     sys.modules.pop("my_gpt", None)
-
-
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
-) -> tuple[Any, str, str]:
-    """Exit code, output and errors of a command, in this process."""
-    monkeypatch.setattr(sys, "argv", ["completedp", *words])
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main sets its own
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    said = capsys.readouterr()
-    return stopped.value.code, said.out, said.err
 
 
 SIZE = ("--width", "64", "--depth", "2")

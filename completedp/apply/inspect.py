@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,7 +13,7 @@ from torch import nn
 from completedp.apply.cautions import head_size_caution
 from completedp.apply.classify import Reading, classify, read
 from completedp.apply.model_map import ModelMap, TensorInfo
-from completedp.apply.probe import probe
+from completedp.apply.probe import Probe, probe
 from completedp.apply.table import NARROWEST, broken, merged_name, words_of
 from completedp.apply.unknown import advice
 from completedp.common.terminal import columns, drawn, fitted, table_width
@@ -41,13 +41,28 @@ def inspect_model(
     The model may be on meta. Where it is too large to be run, `small` makes a small copy of it.
     A tensor that nobody can classify is marked, with the overrides below that would name it.
     """
-    width, reading = columns(), read(model, overrides)
+    reading = read(model, overrides)
+    return inspection(reading, None if reading.unknown else probed(reading, small))
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What was seen by running a model, or a small copy of it."""
+
+    found: Probe
+    text: str
+    """The same for people."""
+
+
+def inspection(reading: Reading, seen: Probed | None) -> str:
+    """What was read and seen, for people; nothing is seen of a model with unknown tensors."""
+    width = columns()
     table = _table(tensor_rows(reading), width)
-    if reading.unknown:
+    if seen is None:
         flag, *notes = advice(reading.suggestions, reading.overrides).splitlines()
         below = "\n".join([flag, *(fitted(note, width) for note in notes)])  # a flag is copied
     else:
-        below = fitted(_probed(reading.known, overrides, small), width)
+        below = fitted(seen.text, width)
     return f"{table}\n\n{below}"
 
 
@@ -115,20 +130,19 @@ def _folded(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     return list(found.values())
 
 
-def _probed(
-    model_map: ModelMap,
-    overrides: Mapping[str, str] | None,
-    small: Callable[[], nn.Module | None] | None,
-) -> str:
+def probed(reading: Reading, small: Callable[[], nn.Module | None] | None = None) -> Probed:
+    """Run a model whose tensors are all known; where it is too large, the copy of `small`."""
+    model_map = reading.known
     found = probe(model_map)
     model_map.seen_head_dim = found.head_dim
     heads = _heads(model_map)
     copy = small() if found.skipped and small is not None else None
     if copy is None:
-        return f"{found.lines()}{heads}"
-    of_copy = classify(copy, overrides)
+        return Probed(found, f"{found.lines()}{heads}")
+    of_copy = classify(copy, reading.overrides)
     copied = f"on a copy of width {of_copy.width} and depth {of_copy.depth}"
-    return f"{copied}\n{probe(of_copy).lines()}{heads}"
+    found = probe(of_copy)
+    return Probed(found, f"{copied}\n{found.lines()}{heads}")
 
 
 def _heads(model_map: ModelMap) -> str:

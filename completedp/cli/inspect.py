@@ -34,7 +34,7 @@ class InspectVerb(Verb):
     def run(self) -> int:
         """Print the table."""
         from completedp.apply.classify import read
-        from completedp.apply.inspect import inspect_model, tensor_rows
+        from completedp.apply.inspect import inspection, probed, tensor_rows
         from completedp.apply.unknown import counted
         from completedp.tasks.sources import check_sizes, made_from, overrides_from, small_copy
         from completedp.theory.recipe import Recipe
@@ -46,12 +46,15 @@ class InspectVerb(Verb):
         reading = read(model, overrides)
         if not reading.unknown:
             check_sizes(source, model, sizes, overrides=overrides)
+        seen = None if reading.unknown else probed(reading, partial(small_copy, source))
         if self.json:
             print_json(tensor_rows(reading))
         else:
-            print(inspect_model(model, overrides, small=partial(small_copy, source)))
+            print(inspection(reading, seen))
+        sys.stdout.flush()  # what an error speaks of comes first
+        if seen is not None:
+            seen.found.check()
         if reading.unknown:
-            sys.stdout.flush()  # what the error speaks of comes first
             raise CompletedpError(
                 f"cannot tell the role of {counted(reading.unknown)}: name a type for each with "
                 "--override"
