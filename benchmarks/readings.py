@@ -96,13 +96,13 @@ def seeds_of_decay() -> None:
         print(f"independent decay x{factor}: at most {apart:.3f} from the whole rule")
 
 
-def rounds() -> None:
-    """The median losses of the headline's searches, some trials at a time, at each site."""
+def rounds(packed: Path, *names: str) -> None:
+    """The median losses of a store's searches, some trials at a time, at each site."""
     with tempfile.NamedTemporaryFile(suffix=".db") as file:
-        file.write(lzma.decompress(STORE.read_bytes()))
+        file.write(lzma.decompress(packed.read_bytes()))
         file.flush()
         store = sqlite3.connect(file.name)
-        for name in ("global", "module"):
+        for name in names:
             rows = store.execute(
                 "SELECT t.site, t.loss FROM completedp_trials t JOIN completedp_studies s "
                 "ON s.id = t.study WHERE s.name = ? AND t.status = 'ok' ORDER BY t.number",
@@ -235,7 +235,8 @@ def main() -> None:
     over_the_base()
     at_one_rate()
     seeds_of_decay()
-    rounds()
+    rounds(STORE, "global", "module")
+    rounds(STORES / "base-gain.db.xz", "uniform")
     wider_base()
     slopes()
     searches()
