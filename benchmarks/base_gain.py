@@ -3,10 +3,11 @@
     python benchmarks/base_gain.py OUT --data TOKENS --width 128 --depth 4 --steps 4096
 
 The headline's base is narrow and knows 1,024 tokens. Are one learning rate and one initial scale
-good enough for all modules because of that? The arms are the headline's (`uniform`, `global`,
-`module`), tuned and chosen at this base alone, then trained on fresh seeds: all at the base, and
-`global` for longer, which says what a loss is worth in tokens. Every trial is in OUT/base-gain.db;
-the same command goes on where it stopped. OUT/base-gain.json is what was found.
+good enough for all modules because of that? The arms are the headline's, and the paper's baseline:
+five global values. All are tuned and chosen at this base alone, then trained on fresh seeds, at the
+base and wherever `--carried` says (`--carried width=2,depth=2,batch=2,tokens=4 --carried-seeds 3`);
+`global` for longer, too, which says what a loss is worth in tokens. Every trial is in
+OUT/base-gain.db; the same command goes on where it stopped. OUT/base-gain.json is what was found.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from completedp.common.files import plain, write_json
-from completedp.evidence.figures.headline import Headline, HeadlineSize
+from completedp.evidence.figures.headline import (
+    ARMS,
+    GLOBAL,
+    MODULE,
+    PAPERS,
+    UNIFORM,
+    Headline,
+    HeadlineSize,
+)
 from completedp.evidence.figures.lab import Lab
 from completedp.evidence.figures.settings import setting
 from completedp.lm.tokens import Manifest
@@ -39,9 +48,10 @@ def headline(args: argparse.Namespace, vocab: int) -> Headline:
         trials=args.trials - args.shared,
         rungs=(),
         rung_seeds=4,
-        scales=(Ratios(),),
-        seeds=(args.seeds,),
+        scales=(Ratios(), *args.carried),
+        seeds=(args.seeds, *[args.carried_seeds] * len(args.carried)),
         lengths=tuple(args.lengths),
+        arms=tuple(args.arms),
     )
     return Headline(sizes={args.size: size})
 
@@ -51,7 +61,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--size", choices=("tiny", "gpu"), default="gpu", help="context and heads")
+    parser.add_argument(
+        "--size", choices=("tiny", "cpu", "gpu"), default="gpu", help="context and heads"
+    )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--sequences", type=int, default=16, help="a step")
@@ -60,6 +72,13 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=320, help="of each arm")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--lengths", type=float, nargs="+", default=[1.5, 2.0])
+    parser.add_argument(
+        "--arms", nargs="+", choices=ARMS, default=[PAPERS, UNIFORM, GLOBAL, MODULE]
+    )
+    parser.add_argument(
+        "--carried", type=Ratios.parse, nargs="*", default=[], metavar="AXIS=RATIO,..."
+    )
+    parser.add_argument("--carried-seeds", type=int, default=3)
     parser.add_argument("--slots", type=int)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--no-compile", dest="compile", action="store_false")

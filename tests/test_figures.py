@@ -225,7 +225,7 @@ def test_what_the_first_optimum_costs_is_measured(monkeypatch: pytest.MonkeyPatc
             loss = 2.0 + 0.1 * place**2 if place < broken else math.inf
             return Ended(loss=loss, first=0.0, lowest=0.0, last=0.0)
 
-    monkeypatch.setattr(sweeps, "_study", lambda *_: Study())
+    monkeypatch.setattr(sweeps, "study_of", lambda *_: Study())
     lab: Any = None
     found = lr_width.FIGURE.judge(AT, sweeps.measure(lab, AT, "lr"))
     rows = {(row["line"], row["factor"]): row for row in found.numbers["curves"]}

@@ -4,7 +4,8 @@ The arms; all but the first are tuned by the same engine, with trials at the bas
 and longer scale, and chosen by the same ladder:
 
     untuned   where `global` starts
-    uniform   one value for every module, the initial scale among them, as the paper's baseline has
+    paper     the five values that the paper's baseline tunes, and the usual ones of all else
+    uniform   one value for every module, the initial scale and the schedule's parts among them
     global    the same, from an embedding that starts eight times larger than the rest
     module    the first trials of `global`, then as many over module types as it has besides
 
@@ -24,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from completedp.common.files import plain
-from completedp.evidence.figures.drawing import BLUE, GREY, INK, RED
+from completedp.evidence.figures.drawing import AMBER, BLUE, GREY, INK, RED
 from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
 from completedp.evidence.figures.headline_drawing import draw
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.studies.cells import Wanted
+from completedp.studies.engines import PAPER_GRID
 from completedp.studies.sites import trials_by_site
 from completedp.studies.spec import Site
 from completedp.theory.hparams import TUNABLE
@@ -39,10 +41,12 @@ from completedp.training.cost import Cost
 if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab
 
-UNTUNED, UNIFORM, GLOBAL, MODULE = "untuned", "uniform", "global", "module"
-ARMS = {UNTUNED: INK, UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
+UNTUNED, PAPERS, UNIFORM, GLOBAL, MODULE = "untuned", "paper", "uniform", "global", "module"
+ARMS = {UNTUNED: INK, PAPERS: AMBER, UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
 SCHEDULED = ("warmup", "power")
 TUNABLES = (*TUNABLE, *SCHEDULED)
+_USUAL_STD = 0.02
+"""The initial scale of `paper`, GPT-2's: the paper does not say its own."""
 _FRESH = 1_000_000
 """The first seed of those that nothing was chosen by."""
 _CANDIDATES = 6
@@ -132,6 +136,7 @@ class Headline:
             UNIFORM: _start(lab.plain_recipe(task, at.setting), at),
             GLOBAL: _start(lab.recipe(task, at.setting), at),
         }
+        starts[PAPERS] = _with_std(starts[UNIFORM], _USUAL_STD)
         searches = {
             arm: self._searched(lab, at, arm, start, trials=at.total, space="global")
             for arm, start in starts.items()
@@ -155,7 +160,7 @@ class Headline:
             lab.task(at.setting),
             start,
             space=space,
-            tunables=at.tunables,
+            tunables=tuple(PAPER_GRID) if arm == PAPERS else at.tunables,
             trials=trials,
             sites=[base.times(site) for site in at.sites],
             targets=[base.times(ratios) for ratios in (*at.rungs, *at.scales)],
@@ -281,6 +286,12 @@ class Run:
 
 def _start(recipe: Recipe, at: HeadlineSize) -> Recipe:
     return replace(recipe, rules=replace(recipe.rules, token_exponent=at.token_exponent))
+
+
+def _with_std(recipe: Recipe, std: float) -> Recipe:
+    """The recipe with another initial scale, as a multiplier: arms differ in nothing else."""
+    log2 = {"init_std/global": math.log2(std / recipe.values.init_std)}
+    return replace(recipe, hyperparameters=replace(recipe.hyperparameters, log2=log2))
 
 
 def _octaves(names: Sequence[str], neutral: Recipe, recipe: Recipe) -> np.ndarray:

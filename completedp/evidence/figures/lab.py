@@ -16,7 +16,7 @@ from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
 from completedp.studies.candidates import recommended_after
-from completedp.studies.cells import Wanted
+from completedp.studies.cells import Cells, Wanted
 from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.listed import list_trials, listed_spec, plan_of
 from completedp.studies.objective import Objective, search_spec
@@ -216,6 +216,20 @@ class ListedStudy:
         """Raise where a trial cannot be trained."""
         self.task.data.examples(wanted.site.scale.batch)
         plan_of(self._spec, self.task, wanted)
+
+    def take(self, losses: Mapping[Wanted, float]) -> int:
+        """Finish trials with losses that were measured before; returns how many trials those are.
+
+        The study must be new: nothing else may be waiting to be trained.
+        """
+        numbers = list_trials(self._study, self._objective, {trial: trial for trial in losses})
+        by_number = {number: losses[trial] for trial, number in numbers.items()}
+        engine = Cells(self._objective.space.bounds, 0, study=self._study)
+        while claim := self._study.claim("measured before", engine.propose, lease_seconds=60):
+            loss = by_number[claim.number]
+            status = "ok" if math.isfinite(loss) else "diverged"
+            self._study.finish(claim, loss=loss, status=status, steps=0, curve=())
+        return len(by_number)
 
     def trained(self, wanted: Mapping[Name, Wanted]) -> dict[Name, Ended]:
         """How each ended; those that are not trained yet are trained now."""

@@ -47,6 +47,11 @@ class Line:
     rescaled: float = 0.0
     """The power of the factor that the hyperparameter is divided by before optima are compared."""
 
+    @property
+    def kind(self) -> Any:
+        """Lines of one kind share a study."""
+        return self.shape, self.values, self.rules.weight_decay
+
     def scale(self, base: Scale, factor: int) -> Scale:
         """Where its curve of a factor is trained."""
         grown = Ratios(**{axis: float(factor) for axis in self.grows})

@@ -1,15 +1,20 @@
-"""lr-depth: the best learning rate stays put as a model grows deeper, with and without QK norms."""
+"""lr-depth: the best learning rate stays put as a model grows deeper, with and without QK norms.
+
+On a GPU one line begins at twice the base's depth: where it stays put and the others do not, the
+base was too shallow, and not the rule wrong.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from completedp.evidence.figures.bowl import Range, planned_octaves
-from completedp.evidence.figures.drawing import COLOURS, GREEN
+from completedp.evidence.figures.drawing import AMBER, COLOURS, GREEN
 from completedp.evidence.figures.lines import STAYS, Line, SweepSize
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.evidence.figures.sweeps import Sweep
 from completedp.theory.rules import Rules
+from completedp.theory.scale import Ratios
 
 _FULL = Line(
     name="completedp, alpha 1",
@@ -35,6 +40,9 @@ def _without_norms(line: Line) -> Line:
     return replace(line, name=f"{line.name}, no QK norms", shape=(("qk_norm", False),))
 
 
+_FROM_TWICE = replace(
+    _FULL, name="completedp, alpha 1, from x2 on", colour=AMBER, start=Ratios(depth=2.0)
+)
 _LINES = (_FULL, _HALF, *_OTHERS, _without_norms(_FULL), _without_norms(_HALF))
 
 FIGURE = Sweep(
@@ -64,9 +72,9 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=128, depth=2, sequences=6, steps=4096),
-            over=Range(octaves=planned_octaves(-2, 2), seeds=4, first=2),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=6, first=2),
             factors=(1, 2, 4, 8),
-            lines=_LINES,
+            lines=(*_LINES, _FROM_TWICE),
         ),
         "paper": SweepSize(
             setting=PAPER,

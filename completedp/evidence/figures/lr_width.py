@@ -65,7 +65,7 @@ FIGURE = Sweep(
         ),
         "gpu": SweepSize(
             setting=setting("gpu", width=64, depth=2, sequences=6, steps=4096),
-            over=Range(octaves=planned_octaves(-2, 2), seeds=4, first=2),
+            over=Range(octaves=planned_octaves(-2, 2), seeds=8, first=2),
             factors=(1, 2, 4, 8),
             lines=(*_lines("completedp", "completep", "mup", "sp"), _FROM_TWICE),
         ),

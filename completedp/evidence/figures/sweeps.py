@@ -151,30 +151,25 @@ def measure(lab: Lab, at: SweepSize, vary: str) -> dict[Curve, Losses]:
     """
     studies: dict[Any, ListedStudy] = {}
     for line in at.lines:
-        if _kind(line) not in studies:
-            studies[_kind(line)] = _study(lab, at.setting, line, vary)
+        if line.kind not in studies:
+            studies[line.kind] = study_of(lab, at.setting, line, vary)
     curves = [Curve(line, factor) for line in at.lines for factor in at.factors]
     places = {curve: curve.line.scale(at.setting.base, curve.factor) for curve in curves}
     for curve in curves:
-        studies[_kind(curve.line)].check(_wanted(curve, places[curve], 0.0, 0))
+        studies[curve.line.kind].check(wanted_at(curve, places[curve], 0.0, 0))
     measured: dict[Curve, dict[float, dict[int, float]]] = {}
     optima: dict[Line, float] = {}
     for firsts in (True, False):
         rest = [curve for curve in curves if (curve.factor == at.factors[0]) == firsts]
         for scale in sorted({places[curve] for curve in rest}, key=work_of, reverse=True):
             for kind, study in studies.items():
-                here = [c for c in rest if places[c] == scale and _kind(c.line) == kind]
+                here = [c for c in rest if places[c] == scale and c.line.kind == kind]
                 measured |= _bottoms(study, here, scale, at.over, optima)
         for curve in rest if firsts else ():
             found = bottom(measured[curve], at.over).octaves
             if found is not None:
                 optima[curve.line] = found[0]
     return {curve: measured[curve] for curve in curves}
-
-
-def _kind(line: Line) -> Any:
-    """Lines of one kind share a study."""
-    return line.shape, line.values, line.rules.weight_decay
 
 
 def tuned_octave(lab: Lab, setting: Setting, over: Range) -> float:
@@ -210,7 +205,7 @@ def _bottoms(
 
     def trained(points: Callable[[Curve], list[tuple[float, int]]]) -> bool:
         wanted = {
-            (curve, octave, seed): _wanted(curve, scale, octave, seed)
+            (curve, octave, seed): wanted_at(curve, scale, octave, seed)
             for curve in curves
             for octave, seed in points(curve)
         }
@@ -232,7 +227,7 @@ def _bottoms(
     return found
 
 
-def _study(lab: Lab, setting: Setting, line: Line, vary: str) -> ListedStudy:
+def study_of(lab: Lab, setting: Setting, line: Line, vary: str) -> ListedStudy:
     """Lines that change the model, or what decay means, are studies of their own."""
     task = lab.task(setting, dict(line.shape))
     recipe = lab.recipe(task, replace(setting, values=setting.values | dict(line.values)))
@@ -246,7 +241,8 @@ def _study(lab: Lab, setting: Setting, line: Line, vary: str) -> ListedStudy:
     return lab.listed(name, task, recipe, [f"{vary}/global"])
 
 
-def _wanted(curve: Curve, scale: Scale, octave: float, seed: int) -> Wanted:
+def wanted_at(curve: Curve, scale: Scale, octave: float, seed: int) -> Wanted:
+    """A trial of a curve."""
     return Wanted(site=Site(scale=scale, rules=curve.line.rules), octaves=(octave,), seed=seed)
 
 
