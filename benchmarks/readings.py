@@ -11,23 +11,21 @@ import argparse
 import json
 import lzma
 import math
-import sqlite3
 import tempfile
 import warnings
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recipes_compared import paired
 
 import completedp as cdp
 from completedp.evidence.figures.figure import student
-from completedp.evidence.figures.lines import Curve
-from completedp.evidence.figures.lr_width import FIGURE as LR_WIDTH
 from completedp.evidence.figures.run import raw_of
 from completedp.studies.store import Store
-from completedp.theory.rules import Rules
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -75,6 +73,31 @@ def over_the_base() -> None:
         )
 
 
+def memories_kept() -> None:
+    """What kept betas gain over the rule's, from two pairs of betas, at the best of their rates."""
+    of = curves("lr-batch")
+    for line in ("square-root rule", "square-root rule, longer memory"):
+        for factor in (2, 4, 8):
+            rule, kept = (_best_rate(of[name, factor]) for name in (line, f"{line}, betas kept"))
+            mean, low, high = paired(rule, kept)
+            print(
+                f"{line} x{factor}: {np.mean(rule):.3f}, betas kept {np.mean(kept):.3f}, lower by "
+                f"{mean:.3f} +- {(high - low) / 2:.3f}"
+            )
+    short, long = (
+        _best_rate(of[line, 1]) for line in ("square-root rule", "square-root rule, longer memory")
+    )
+    mean, low, high = paired(short, long)
+    print(f"longer memories at the base: lower by {mean:.3f} +- {(high - low) / 2:.3f}")
+
+
+def _best_rate(curve: dict[float, dict[int, float]]) -> list[float]:
+    """The losses at the best of the rates that all seeds were trained at, by seed."""
+    most = max(map(len, curve.values()))
+    every = [[seeds[seed] for seed in sorted(seeds)] for seeds in curve.values()]
+    return min((each for each in every if len(each) == most), key=np.mean)
+
+
 def _between(curve: dict[float, dict[int, float]], octave: float, seed: int) -> float:
     """A seed's loss at an octave, on a straight line between its neighbours."""
     there = sorted(o for o, seeds in curve.items() if seed in seeds)
@@ -96,20 +119,23 @@ def seeds_of_decay() -> None:
         print(f"independent decay x{factor}: at most {apart:.3f} from the whole rule")
 
 
-def rounds(packed: Path, *names: str) -> None:
-    """The median losses of a store's searches, some trials at a time, at each site."""
+@contextmanager
+def kept_store(packed: Path) -> Iterator[Store]:
+    """A store of the repository, unpacked while it is read."""
     with tempfile.NamedTemporaryFile(suffix=".db") as file:
         file.write(lzma.decompress(packed.read_bytes()))
         file.flush()
-        store = sqlite3.connect(file.name)
+        with Store(file.name) as store:
+            yield store
+
+
+def rounds(packed: Path, *names: str) -> None:
+    """The median losses of a store's searches, some trials at a time, at each site."""
+    with kept_store(packed) as store:
         for name in names:
-            rows = store.execute(
-                "SELECT t.site, t.loss FROM completedp_trials t JOIN completedp_studies s "
-                "ON s.id = t.study WHERE s.name = ? AND t.status = 'ok' ORDER BY t.number",
-                (name,),
-            ).fetchall()
-            for site in sorted({row[0] for row in rows}):
-                losses = [loss for at, loss in rows if at == site]
+            rows = [row for row in store.study(name).trials(curves=False) if row.status == "ok"]
+            for site in sorted({row.site for row in rows}):
+                losses = [row.loss for row in rows if row.site == site]
                 medians = [
                     f"{np.median(losses[i : i + ROUND // 2]):.3f}"
                     for i in range(0, len(losses), ROUND // 2)
@@ -118,31 +144,23 @@ def rounds(packed: Path, *names: str) -> None:
 
 
 def wider_base() -> None:
-    """How far the best rate moves over x8 in width, from width 64 and from 128: lines of lr-width.
-
-    Of a run that stopped before the other lines were whole.
-    """
-    at = LR_WIDTH.sizes["gpu"]
-    at = replace(at, lines=tuple(line for line in at.lines if line.rules == Rules()))
-    with tempfile.NamedTemporaryFile(suffix=".db") as file:
-        file.write(lzma.decompress((STORES / "lr-width-gpu.db.xz").read_bytes()))
-        file.flush()
-        with Store(file.name) as store:
-            study = store.study("sweep")
-            sites = (study.get_note("sites") or {})["sites"]
-            rows = study.trials(curves=False)
-    found: dict[int, Any] = defaultdict(lambda: defaultdict(dict))
-    for row in rows:
-        site = sites[row.site]
-        if row.finished_at is not None and site["rules"]["parameterisation"] == "completedp":
-            found[site["scale"]["width"]][float(row.point[0])][row.seed] = row.loss
-    base = at.setting.base
-    measured = {
-        Curve(line, factor): found[line.scale(base, factor).width]
-        for line in at.lines
-        for factor in at.factors
-    }
-    print(LR_WIDTH.judge(at, measured).text)
+    """What losses at a base of width 128 are worth: the ladders of base_gain's arms, and what
+    twice the tokens gain `global`."""
+    with kept_store(STORES / "base-gain.db.xz") as store:
+        means = {}
+        for arm in ("uniform", "global", "module"):
+            found = (store.study(arm).get_note("found") or {})["evidence"]
+            rung = found["rungs"][0]["standings"]
+            losses = {each["candidate"]: each["losses"] for each in rung}
+            start, chosen = losses["start"], losses[found["chosen"]]
+            means[arm] = float(np.mean(chosen))
+            error = np.std(chosen, ddof=1) / math.sqrt(len(chosen))
+            print(f"{arm}: start {np.mean(start):.4f}, chosen {means[arm]:.4f} +- {error:.4f}")
+        longer = [row.loss for row in store.study("measured").finished_since(0)]
+    fall = (means["global"] - float(np.mean(longer))) / math.log(2)
+    print(f"global with twice the tokens {np.mean(longer):.4f}: {fall:.3f} nats for a factor of e")
+    for arm in ("uniform", "global"):
+        print(f"module over {arm}: {math.exp((means[arm] - means['module']) / fall):.2f} times")
 
 
 def slopes() -> None:
@@ -234,9 +252,10 @@ def main() -> None:
         return
     over_the_base()
     at_one_rate()
+    memories_kept()
     seeds_of_decay()
     rounds(STORE, "global", "module")
-    rounds(STORES / "base-gain.db.xz", "uniform")
+    rounds(STORES / "base-gain.db.xz", "uniform", "global", "module")
     wider_base()
     slopes()
     searches()

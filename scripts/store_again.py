@@ -4,7 +4,7 @@
     completedp figure lr-batch --size gpu --data TOKENS --out OUT
 
 After a line or more seeds are added to a figure, what docs/results has of it need not be trained
-again. TOKENS must be those that it was measured on.
+again. TOKENS must be those that it was measured on. The seconds go on, too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from completedp.common.errors import CompletedpError
+from completedp.common.files import write_json
 from completedp.evidence.figures.lab import Lab
 from completedp.evidence.figures.lines import Curve
 from completedp.evidence.figures.registry import FIGURES
-from completedp.evidence.figures.run import raw_of
+from completedp.evidence.figures.run import raw_of, stopwatch_of
 from completedp.evidence.figures.sweeps import Sweep, study_of, wanted_at
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
@@ -67,6 +68,7 @@ def main() -> None:
     with Store(str(args.out / f"{args.name}-{written['size']}.db")) as store:
         lab = Lab(args.name, written["size"], store, data=args.data, options=WorkerConfig())
         print(f"{restore(figure, written, raw_of(RESULTS / f'{args.name}.json.xz'), lab)} trials")
+    write_json(stopwatch_of(args.out, args.name, written["size"]), {"seconds": written["seconds"]})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from figures_table import PAGE, with_table
 from helpers import error_of
 from hypothesis import given
 from hypothesis import strategies as st
+from store_again import restore
 from studies import OPTIONS, write_tokens
 
 from completedp.evidence.figures import (
@@ -28,6 +30,7 @@ from completedp.evidence.figures import (
     tokens_law,
     tree,
 )
+from completedp.evidence.figures import lab as lab_module
 from completedp.evidence.figures.bowl import Range, bottom, loss_there, next_points, points_for
 from completedp.evidence.figures.figure import (
     SIZES,
@@ -39,7 +42,7 @@ from completedp.evidence.figures.figure import (
     spread,
     student,
 )
-from completedp.evidence.figures.headline import GLOBAL, MODULE, UNIFORM, Headline
+from completedp.evidence.figures.headline import GLOBAL, MODULE, PAPERS, UNIFORM, Headline
 from completedp.evidence.figures.lab import Ended, Lab
 from completedp.evidence.figures.lines import MOVES, STAYS, Curve
 from completedp.evidence.figures.registry import FIGURES, figure_named
@@ -48,7 +51,9 @@ from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.figures.sweeps import Sweep
 from completedp.studies import worker
 from completedp.studies.cells import Wanted
+from completedp.studies.engines import PAPER_GRID
 from completedp.studies.store import Store
+from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Ratios
 from completedp.training.slots import Slots
 
@@ -207,6 +212,40 @@ def test_a_drift_at_the_narrow_end_is_the_base_s() -> None:
     assert lr_width.FIGURE.judge(at, stays).numbers["from_the_second"] == []
 
 
+def test_a_sweep_goes_on_from_its_kept_measurements(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store made of what was measured nothing is left to train, and losses are what they were,
+    those of diverged trials among them; other tokens are refused."""
+    figure = FIGURES["lr-batch"]
+    assert isinstance(figure, Sweep)
+    at = figure.sizes["tiny"]
+
+    def trained(wanted: dict[Any, Wanted]) -> dict[Any, Ended]:
+        return {
+            key: Ended(loss=loss(each), first=0, lowest=0, last=0) for key, each in wanted.items()
+        }
+
+    def loss(wanted: Wanted) -> float:
+        octave = wanted.octaves[0]
+        return math.inf if octave > 2 else 2 + 0.1 * octave**2 + 0.01 * wanted.seed
+
+    fake: Any = SimpleNamespace(check=lambda _: None, trained=trained)
+    with monkeypatch.context() as patched:
+        patched.setattr(sweeps, "study_of", lambda *_: fake)
+        before = sweeps.measure(fake, at, figure.vary)
+    raw = figure.judge(at, before).raw
+    with Store(str(tmp_path / "s.db")) as store:
+        lab = Lab(figure.name, "tiny", store, data=tokens, options=FOUR, quiet=True)
+        restored = restore(figure, {"size": "tiny", "digest": lab.digest}, raw, lab)
+        assert 0 < restored <= len(raw)  # the same training is one trial
+        monkeypatch.setattr(lab_module, "work_shown", lambda *_, **__: pytest.fail("trained"))
+        assert sweeps.measure(lab, at, figure.vary) == before
+        assert "measured on tokens abc" in error_of(
+            restore, figure, {"size": "tiny", "digest": "abc"}, raw, lab
+        )
+
+
 def test_what_the_first_optimum_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the bottom has moved so far that its curve ends before the first one's optimum;
     it diverges where a trial has, and nothing is said of what nobody trained."""
@@ -343,16 +382,24 @@ def test_a_figure_from_end_to_end(
 
 
 def test_a_headline_without_sites_searches_at_the_base_alone(tokens: str, tmp_path: Path) -> None:
-    """Its estimate has the trials that it trains, and all of its searches train at the base."""
+    """Its estimate has the trials that it trains, all of its searches train at the base, and the
+    paper's baseline moves its five values alone, with an initial scale of 0.02 throughout."""
     whole = FIGURES["headline"].sizes["tiny"]
-    at = replace(whole, sites=(), rungs=(), scales=(Ratios(),), seeds=(2,), around=())
+    arms = (PAPERS, UNIFORM, GLOBAL, MODULE)
+    at = replace(whole, sites=(), rungs=(), scales=(Ratios(),), seeds=(2,), around=(), arms=arms)
     figure = Headline(sizes={"tiny": at})
     with Store(str(tmp_path / "headline.db")) as store:
         lab = Lab("headline", "tiny", store, data=tokens, options=FOUR, quiet=True)
         found = figure.run("tiny", lab)
-        searched = {arm: store.study(arm).trials(curves=False) for arm in (UNIFORM, GLOBAL, MODULE)}
+        searched = {arm: store.study(arm).trials(curves=False) for arm in arms}
+        tuned = store.study(PAPERS).spec["space"]["coordinates"]
     counts = {arm: len(rows) for arm, rows in searched.items()}
-    assert counts == {UNIFORM: at.total, GLOBAL: at.total, MODULE: at.trials}
+    assert counts == dict.fromkeys((PAPERS, UNIFORM, GLOBAL), at.total) | {MODULE: at.trials}
+    assert sorted(tuned) == sorted(f"{name}/global" for name in PAPER_GRID)
+    papers = Recipe.from_dict(found.numbers["recipes"][PAPERS])
+    std = papers.values.init_std * 2 ** papers.hyperparameters.log2["init_std/global"]
+    assert std == pytest.approx(0.02)
+    assert set(papers.hyperparameters.log2) <= {*tuned, "init_std/global"}
     assert {row.site for rows in searched.values() for row in rows} == {0}
     assert found.summary["target"]["flops_ratio"] == 1.0
     measured = at.seeds[0] * (len(at.arms) + sum(at.lengths))  # a run twice as long counts twice

@@ -14,8 +14,10 @@ from completedp.theory.rules import AXES
 from completedp.theory.scale import Ratios, Scale
 
 LEAST_WIDTH = 64
-"""Tensor Programs V (2203.03466) advises a base of width 256. Ours of width 64 kept its gain at x4.
-Of narrower ones the learning rate alone was tried (docs/results.md, base-size)."""
+"""Tensor Programs V (2203.03466) advises a base of width 256. From 128 the best rate stayed put
+over x8; from 64 it fell by half an octave, which cost 0.01 to 0.02 nats (docs/results.md,
+lr-width), and values kept their gain at x4. Of narrower ones the rate alone was tried (base-size).
+"""
 LEAST_DEPTH = 4
 """Tensor Programs V advises 4 blocks; values tuned per block on so few already fit those few."""
 LEAST_STEPS = 1000
@@ -33,9 +35,9 @@ rate, x4 cost 0.6 nats from a base of 1,024 steps (docs/transfer.md); from one o
 cost nothing, and x8 0.1, which are the betas' doing (docs/results.md, lr-batch)."""
 LEAST_MEMORY = 10
 """Steps that second moments average over, 1/(1 - beta2). The batch rule is that of a limit in which
-these are many. Of one base 5 cost nothing and 2.5 cost 0.1 nats; of another 12.5 cost as much
-(docs/results.md, lr-batch); of the default recipe 5 cost 0.04 (docs/results/betas.md). So this is
-no edge, only where to look."""
+these are many. Of one base 5 cost nothing and 2.5 cost 0.1 nats over kept betas; with longer
+memories at that base 12.5 gained 0.04 over the 100 that were kept (docs/results.md, lr-batch); of
+the default recipe 5 cost 0.04 (docs/results/betas.md). So this is no edge, only where to look."""
 MOST_BATCH_TRIED = 8
 """How much more the batch grew than the tokens where its betas were kept. With 1,024 steps left it
 cost 0.00 +- 0.07 nats (docs/results.md, lr-batch), with 256 left a nat (docs/results/betas.md); 4

@@ -64,7 +64,7 @@ def run_figure(
         check_sources(size, data, model)  # before anything is made
     elif data or model:
         raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
-    with only_process(out), Stopwatch(out / f"{name}-{size}.seconds") as watch:
+    with only_process(out), Stopwatch(stopwatch_of(out, name, size)) as watch:
         if not quiet:
             print(f"{name}, {size}: {cost_text(figure, size)}", file=sys.stderr, flush=True)
         if trains:
@@ -94,6 +94,11 @@ def run_figure(
         write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))
         watch.finished()
     return found, written
+
+
+def stopwatch_of(out: Path, name: str, size: str) -> Path:
+    """Where the seconds of a figure's parts are added up."""
+    return out / f"{name}-{size}.seconds"
 
 
 def text_of(figure: Figure, found: Found) -> str:
