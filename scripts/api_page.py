@@ -31,7 +31,7 @@ HEAD = """# API
 
 The public names of `completedp`, from their docstrings (`make docs` writes this page). Import the
 package as `import completedp as cdp`: that takes no torch, which is imported with the first name
-that needs it.
+that needs it. A class that only a function gives back is listed after the function.
 
 Every example runs in the tests, in a folder that has tokens: `completedp data stdlib --out tokens`.
 """
@@ -40,10 +40,25 @@ Every example runs in the tests, in a folder that has tokens: `completedp data s
 def as_markdown() -> str:
     """The page."""
     parts = [HEAD]
+    shown = {getattr(completedp, name) for names in TOPICS.values() for name in names}
     for topic, names in TOPICS.items():
         parts.append(f"## {topic}\n")
-        parts += [entry(name, getattr(completedp, name)) for name in names]
+        for name in names:
+            thing = getattr(completedp, name)
+            parts.append(entry(name, thing))
+            if (made := returned(thing)) is not None and made not in shown:
+                shown.add(made)
+                parts.append(entry(made.__name__, made))
     return "\n".join(parts).rstrip() + "\n"
+
+
+def returned(thing: Any) -> type | None:
+    """The class of the package that a function gives back, which users do not make themselves."""
+    if not inspect.isfunction(thing):
+        return None
+    name = str(thing.__annotations__.get("return"))
+    made = inspect.unwrap(thing).__globals__.get(name)
+    return made if inspect.isclass(made) and made.__module__.startswith("completedp") else None
 
 
 def entry(name: str, thing: Any) -> str:
@@ -51,7 +66,11 @@ def entry(name: str, thing: Any) -> str:
     if not inspect.isclass(thing):
         return f"### `{name}()`\n\n{_signature(name, thing)}\n\n{_prose(thing)}\n"
     lines = [f"### class `{name}`\n"]
-    if name not in NOT_MADE_BY_USERS and not issubclass(thing, Enum | Exception):
+    if (
+        hasattr(completedp, name)
+        and name not in NOT_MADE_BY_USERS
+        and not issubclass(thing, Enum | Exception)
+    ):
         lines.append(f"{_signature(name, thing)}\n")
     lines.append(f"{_prose(thing)}\n")
     if members := _fields(thing) + _members(thing):

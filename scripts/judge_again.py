@@ -122,7 +122,7 @@ def _horizons(raw: list[dict[str, Any]]) -> dict[tuple[int, int], Any]:
 
 
 def _of_sweep(figure: Sweep, at: Any, raw: list[dict[str, Any]], _: Any) -> Found:
-    """Of the lines that were measured."""
+    """Of the lines that were measured, with as many seeds as there are of them."""
     by_name = {line.name: line for line in at.lines}
     measured: dict[Curve, dict[float, dict[int, float]]] = {}
     for row in raw:
@@ -130,7 +130,8 @@ def _of_sweep(figure: Sweep, at: Any, raw: list[dict[str, Any]], _: Any) -> Foun
         at_octave = measured.setdefault(curve, {}).setdefault(row["octaves"], {})
         at_octave[row["seed"]] = _number(row["loss"])
     lines = {curve.line.name for curve in measured}
-    at = replace(at, lines=tuple(line for line in at.lines if line.name in lines))
+    over = replace(at.over, seeds=1 + max(row["seed"] for row in raw))
+    at = replace(at, over=over, lines=tuple(line for line in at.lines if line.name in lines))
     return figure.judge(at, measured)
 
 

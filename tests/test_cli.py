@@ -20,7 +20,7 @@ from completedp.lm.transformer import ModelConfig, Transformer
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.rules import Rules
-from completedp.theory.scale import Scale
+from completedp.theory.scale import Ratios, Scale
 
 ROOT = Path(__file__).parent.parent
 
@@ -74,6 +74,22 @@ def test_rules_json_is_the_contract() -> None:
     assert {k: hidden[k] for k in expected} == pytest.approx(expected)
     assert hidden["one_minus_beta"] == pytest.approx(0.25)
     assert set(found["roles"]) == {str(role) for role in Role}
+
+
+def test_the_rules_of_a_recipe_are_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`rules --recipe` prints the factors of the recipe's rules, and takes no others."""
+    code, out, error = said(
+        "rules --recipe default --ratios batch=4,tokens=16 --json", monkeypatch, capsys
+    )
+    assert code == 0, error
+    rules, ratios = Recipe.default().rules, Ratios(batch=4, tokens=16)
+    roles = json.loads(out)["roles"]
+    assert roles == {str(role): rules.factors(role, ratios).to_dict() for role in Role}
+    assert roles != {str(role): Rules().factors(role, ratios).to_dict() for role in Role}
+    both = said("rules --recipe default --alpha 0.5", monkeypatch, capsys)
+    assert "--recipe default has rules of its own" in one_error_line(*both)
 
 
 def test_rules_page_is_the_table() -> None:
@@ -291,7 +307,7 @@ def test_doctor_looks_for_modules_by_their_names(monkeypatch: pytest.MonkeyPatch
         (("search", "start", "--data", "x", "--width", "4x"), "'4x' is not a whole number"),
         (("plan", "--width", "100"), "width 100 is not divisible by head_dim 64"),
         (("plan", "--recipe", "nowhere.json"), "'nowhere.json'"),
-        (("plan", "--head-dim", "32"), "head_dim is 32 and was 64 at base"),
+        (("plan", "--head-dim", "32"), "`default`) of a base with heads of 32: search one"),
         ((*PLAN, "--tokens", "100"), "tokens = 100 is fewer than one batch of 16384"),
         ((*PLAN, "--batch", "1e6", "--tokens", "2e6"), "the largest r it can take"),
         (("plan", "--explain", "nobody.weight"), "'nobody.weight'"),
@@ -468,7 +484,7 @@ def test_version_and_bare_commands(
         ("search best --context 3", "has no '--context' (see completedp search best --help)"),
         ("search start --spcae x", "did you mean --space? (see completedp search start --help)"),
         ("inspect own.py:make", "'own.py:make': give the module, as import does: own:make"),
-        ("figure lr-width --peak hig", "'hig' is not a number (0.5, 1e-3)"),
+        ("figure lr-width --peak H10", "'H10' is neither TFLOP/s (989) nor one of A10, A100,"),
         ("coordcheck --widths 64 all", "'all' is not a whole number"),
         ("plan --width 500", "error: width 500 is not divisible by head_dim 64"),
         ("plan --width 500", "the next one is 512"),

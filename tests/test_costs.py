@@ -164,7 +164,7 @@ def test_memory_that_was_not_tried_is_said_to_be_more(
         ("figure lr-width --out OUT/figures", None),
     ],
 )
-@pytest.mark.parametrize("peak", [(), ("--peak", "989")])
+@pytest.mark.parametrize("peak", [(), ("--peak", "989"), ("--peak", "h100")])
 def test_a_dry_run_says_the_cost_and_does_nothing(
     words: str,
     trials: int | None,

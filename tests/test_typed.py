@@ -2,15 +2,17 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from studies import make_study, write_tokens
 from test_costs import SIZES, run
 
+import completedp as cdp
 from completedp.common.surface import Command, running
 from completedp.evidence.reporting.gather import gather
 from completedp.studies.store import Store
-from completedp.studies.typed import note_command, noted_command, typed_command
+from completedp.studies.typed import call_of, note_command, noted_command, typed_command
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,37 @@ def test_a_worker_on_a_list_of_trials_names_no_search_to_end(
     begin = f"search start --trials 1 --store {tmp_path}/s.db --study mine {rest}"
     assert run(begin.split(), monkeypatch) == 0
     assert "search best" in capsys.readouterr().err
+
+
+def test_the_page_of_a_search_in_python_has_its_call(data: str, tmp_path: Path) -> None:
+    """Run as code, the call on the page goes on with the search and trains no more."""
+    base = cdp.Scale(width=64, depth=1, batch=64, tokens=256)
+    options: dict[str, Any] = {"space": "global", "slots": 1, "eval_examples": 4, "compile": False}
+    store = str(tmp_path / "s.db")
+    first = cdp.search(None, base, data, 2, store, 16, quiet=True, **options)
+    losses = [trial.loss for trial in first.trials()]
+    first.close()
+    (part,) = gather([str(tmp_path)])
+    assert part.command is not None
+    again = eval(part.command, {"cdp": cdp})
+    assert [trial.loss for trial in again.trials()] == losses
+    assert {trial.attempt for trial in again.trials()} == {1}
+    again.close()
+
+
+def test_a_call_names_what_it_cannot_write() -> None:
+    """A function goes by its name, other things by their argument's; a password is left out."""
+
+    def make(scale: cdp.Scale) -> Any: ...
+
+    base = cdp.Scale(width=16, depth=1, batch=64, tokens=256)
+    given = {"make": make, "base": base, "data": object(), "recipe": cdp.Recipe.default()}
+    given |= {"store": "postgresql://me:secret@host/db", "targets": [base], "trials": 300}
+    call = call_of(cdp.search, given)
+    assert call == (
+        f"cdp.search(make, base=cdp.{base!r}, data=data, store='postgresql://me@host/db', "
+        f"recipe=recipe, targets=[cdp.{base!r}])"
+    )
 
 
 def test_nothing_was_typed_in_python(data: str, tmp_path: Path) -> None:

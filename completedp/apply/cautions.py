@@ -16,7 +16,7 @@ from completedp.apply.settings import config_of, embedding_scales, logit_scale, 
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
-from completedp.common.surface import override
+from completedp.common.surface import command, override
 from completedp.theory.horizon import critical_batch
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
@@ -64,9 +64,19 @@ def check_heads(model: ModelMap, recipe: Recipe) -> None:
     if recipe.head_dim is not None and head_dim is not None and head_dim != recipe.head_dim:
         raise CompletedpError(
             f"head_dim is {head_dim} and was {recipe.head_dim} at base: the rules hold when width "
-            f"grows by more heads of the same size, so take a recipe of a base with heads of "
-            f"{head_dim} (Recipe.for_model, or a search of one)"
+            f"grows by more heads of the same size, so take heads of {recipe.head_dim}, or "
+            f"{_of_heads(head_dim)}"
         )
+
+
+def _of_heads(head_dim: int) -> str:
+    """How to come by a recipe of other heads, where the user is."""
+    if command() is None:
+        return f"a recipe of a base with heads of {head_dim} (Recipe.for_model, or cdp.search)"
+    return (
+        f"a --recipe (without one it is `default`) of a base with heads of {head_dim}: search one "
+        f"with `completedp search start --head-dim {head_dim}`"
+    )
 
 
 def _check_experts(model: ModelMap, recipe: Recipe) -> None:

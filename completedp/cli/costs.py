@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
+from tyro.constructors import PrimitiveConstructorSpec
 
 from completedp.cli.shared import show
+from completedp.cli.values import NOT_GIVEN, parse_real
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
 from completedp.theory.scale import Scale
@@ -41,15 +43,42 @@ Out = Annotated[str, arg(help_behavior_hint="(required without --dry-run)")]
 """Where a verb writes, which a dry run does not."""
 
 
+def parse_peak(word: str) -> float | None:
+    """TFLOP/s, or those of a GPU by name."""
+    from completedp.training.cost import PEAKS
+
+    if word == NOT_GIVEN:
+        return None
+    peaks = {name.lower(): peak for name, peak in PEAKS.items()}
+    if found := peaks.get(word.lower()):
+        return float(found)
+    try:
+        return parse_real(word)
+    except ValueError:
+        raise ValueError(
+            f"{word!r:.40} is neither TFLOP/s (989) nor one of {', '.join(PEAKS)}"
+        ) from None
+
+
+PEAK: PrimitiveConstructorSpec[float | None] = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="GPU|FLOAT",
+    instance_from_str=lambda words: parse_peak(words[0]),
+    is_instance=lambda value: value is None or isinstance(value, int | float),
+    str_from_instance=lambda value: [str(value)],
+)
+"""A GPU's peak as it may be typed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CostOptions:
     """How a verb that trains says what that takes."""
 
     dry_run: bool = False
     """Only say what it will take: trials, steps, tokens, FLOP, memory, time."""
-    peak: float | None = None
-    """With --dry-run: the time on a GPU of so many TFLOP/s, such as 989 (H100, H200) or 312
-    (A100) in bfloat16."""
+    peak: Annotated[float | None, PEAK] = None
+    """With --dry-run: the time on another GPU, by name (A100, H100, ...) or by its TFLOP/s in
+    bfloat16, such as 989."""
 
     def __post_init__(self) -> None:
         if not self.dry_run and getattr(self, "out", None) == NOWHERE:

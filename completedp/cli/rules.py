@@ -10,6 +10,7 @@ from tyro.conf import Suppress
 from tyro.constructors import PrimitiveConstructorSpec
 
 from completedp.cli.shared import Verb, as_config, register, show
+from completedp.common.errors import CompletedpError
 from completedp.common.flags import named
 from completedp.theory.optimizers import DEFAULT
 from completedp.theory.roles import Role
@@ -58,6 +59,8 @@ class RulesVerb(Rules, Verb):
     weight_decay: Annotated[str, named("decay-rule")] = "torch"
     """Whether the decay is multiplied by the learning rate: torch, or independent of it."""
     shifts: Suppress[tuple[Shift, ...]] = ()
+    recipe: str | None = None
+    """The rules of a recipe, a file or the name of one that ships, in place of these flags'."""
     json: bool = False
     """Print JSON."""
     markdown: bool = False
@@ -70,7 +73,7 @@ class RulesVerb(Rules, Verb):
         if self.markdown:
             print(rules_page(), end="")
             return 0
-        rules = as_config(self, Rules)
+        rules = self._rules()
         ratios = Ratios.parse(self.ratios)
         data = {
             "parameterisation": rules.parameterisation,
@@ -81,3 +84,16 @@ class RulesVerb(Rules, Verb):
             "steps": ratios.steps,
         }
         return show(data, factors_table(rules, ratios), self.json)
+
+    def _rules(self) -> Rules:
+        """Those of the flags, or of the recipe, whose rules no flag may change."""
+        rules = as_config(self, Rules)
+        if self.recipe is None:
+            return rules
+        if rules != Rules():
+            raise CompletedpError(
+                f"--recipe {self.recipe} has rules of its own: leave it out, or the flags of rules"
+            )
+        from completedp.theory.recipe import Recipe
+
+        return Recipe.find(self.recipe).rules

@@ -77,8 +77,12 @@ class SweepResult:
     """What a sweep found. Prints as a table."""
 
     grid: SweepGrid
+    """What was varied, and where."""
     lines: list[Line]
+    """For each set of rules and each size: every loss, the best value, its drift, what it costs to
+    keep the base's."""
     out: Path
+    """The folder with the drawing and every loss."""
     start: tuple[float | None, ...] = ()
     """The recipe's values that octaves count from; None where one has no number of its own, as a
     multiplier has none."""

@@ -21,6 +21,7 @@ from completedp.studies.run import Best, best, open_study, start, trials_for_bes
 from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.status import Status, status
 from completedp.studies.store import Store, Study, TrialRow
+from completedp.studies.typed import call_of, note_call
 from completedp.studies.worker import Fold, Progress, work
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
@@ -81,6 +82,7 @@ def search(
     >>> recipe = study.best(rungs=[base.times(cdp.Ratios(tokens=2))], seeds=1, quiet=True)
     >>> study.close()
     """
+    call = call_of(search, locals())
     task, begin = start(
         make,
         data,
@@ -114,6 +116,7 @@ def search(
     opened = Store(store)
     try:
         found = Search(opened, open_study(opened, study, spec), objective)
+        note_call(found.study, call)
         found.run(quiet=quiet)
     except BaseException:
         opened.close()

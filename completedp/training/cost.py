@@ -117,6 +117,20 @@ COMPILING = {"cuda": 20.0, "cpu": 10.0}
 """Seconds to compile a shape."""
 
 
+PEAKS = {
+    "A10": 125,
+    "A100": 312,
+    "B200": 2250,
+    "H100": 989,
+    "H200": 989,
+    "L4": 121,
+    "L40S": 362,
+    "MI300X": 1307,
+}
+"""TFLOP/s of GPUs in bfloat16 without sparsity, by their makers' data sheets; H100 and H200 are the
+SXM ones."""
+
+
 def gpu_speed(peak: float, *, width: int, depth: int, slots: bool) -> Speed:
     """Of a GPU with a peak in TFLOP/s. Measured on an H200: docs/benchmarks.md."""
     part = utilisation(width)
