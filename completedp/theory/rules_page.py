@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 from completedp.theory.optimizers import DEFAULT
 from completedp.theory.roles import Role
@@ -33,11 +34,29 @@ def factors_table(rules: Rules, ratios: Ratios) -> str:
     shown = ", ".join(f"{axis} x{value:g}" for axis, value in ratios.to_dict().items())
     return "\n".join(
         [
-            f"{rules.parameterisation}, alpha {rules.alpha:g}: {shown}",
+            f"{', '.join(_choices(rules))}: {shown}",
             *lines,
             f"residual branches x{rules.residual_multiplier(ratios):.6g}, steps x{ratios.steps:g}",
         ]
     )
+
+
+def _choices(rules: Rules) -> list[str]:
+    """The parameterisation, alpha, and what else of the rules is not the usual."""
+    usual = Rules().to_dict()
+    others = {
+        name: value
+        for name, value in rules.to_dict().items()
+        if name not in ("parameterisation", "alpha") and value != usual[name]
+    }
+    told = [f"{name} {_shown(value)}" for name, value in others.items()]
+    return [rules.parameterisation, f"alpha {rules.alpha:g}", *told]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_shown(each)}" for key, each in value.items())
+    return " ".join(map(_shown, value)) if isinstance(value, list) else str(value)
 
 
 def rules_page() -> str:
