@@ -406,6 +406,24 @@ def test_a_headline_without_sites_searches_at_the_base_alone(tokens: str, tmp_pa
     assert figure.cost("tiny").trials == sum(counts.values()) + measured
 
 
+def test_more_trials_of_a_search_are_chosen_from(tokens: str, tmp_path: Path) -> None:
+    """A search that was given more trials climbs its ladder again; else what was found stays."""
+    setting = FIGURES["headline"].sizes["tiny"].setting
+    with Store(str(tmp_path / "s.db")) as store:
+        lab = Lab("headline", "tiny", store, data=tokens, options=FOUR, quiet=True)
+        task = lab.task(setting)
+        start = lab.recipe(task, setting)
+
+        def found(trials: int) -> Recipe:
+            options: dict[str, Any] = {"space": "global", "tunables": ("lr",), "trials": trials}
+            return lab.search("lr", task, start, **options).best((), 1)
+
+        first, same, more = found(4), found(4), found(8)
+    assert same == first
+    assert more.evidence is not None
+    assert more.evidence.searches[-1].trials == 8
+
+
 def test_a_figure_goes_on_where_it_stopped(
     tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

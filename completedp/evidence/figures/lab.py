@@ -177,16 +177,25 @@ class FinishedSearch:
         return sum(map(covered, by_worker.values()))
 
     def best(self, rungs: Sequence[Scale], seeds: int) -> Recipe:
-        """What the ladder chooses; climbed once."""
+        """What the ladder chooses; climbed once, and again after more trials."""
         note = self._study.get_note(_FOUND)
-        if note is None:
+        if note is None or _trials_of(found := Recipe.from_dict(note)) != self._trials:
             with shown_rungs(quiet=self._quiet) as progress:
                 found = best(
                     self._study, self._objective, rungs=rungs, seeds=seeds, progress=progress
-                )
-            note = found.recipe.to_dict()
-            self._study.set_note(_FOUND, note)
-        return Recipe.from_dict(note)
+                ).recipe
+            self._study.set_note(_FOUND, found.to_dict())
+        return found
+
+    @property
+    def _trials(self) -> int:
+        return self._study.counts()["finished"]
+
+
+def _trials_of(recipe: Recipe) -> int | None:
+    """Of the search that a recipe was found by."""
+    searches = recipe.evidence.searches if recipe.evidence else ()
+    return searches[-1].trials if searches else None
 
 
 _FOUND = "found"
