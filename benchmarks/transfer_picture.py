@@ -2,58 +2,54 @@
 
     python benchmarks/transfer_picture.py
 
-From the trials in benchmarks/data/transfer-trials.jsonl (`benchmarks/transfer.py` made them).
+From the measurements of `completedp figure lr-width --size gpu` in docs/results.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from pathlib import Path
-from statistics import mean
+import math
+from typing import Any
+
+import numpy as np
+from readings import RESULTS, ROOT, curves
 
 from completedp.evidence.plots import pyplot, svg_text
 
-ROOT = Path(__file__).parent.parent
-TRIALS = ROOT / "benchmarks" / "data" / "transfer-trials.jsonl"
 PICTURE = ROOT / "docs" / "width.svg"
-BASE_WIDTH, BASE_LOG2_LR = 64, -7
-PANELS = {"sp": "without the rules", "completedp": "with the rules"}
-COLOURS = ("#9ecae1", "#4292c6", "#2171b5", "#08306b")
-
-
-def losses(parameterisation: str) -> dict[int, dict[float, float]]:
-    """Mean loss over seeds by width and log2 of the learning rate; none where a seed diverged."""
-    found: dict[tuple[int, float], list[float | None]] = defaultdict(list)
-    for line in TRIALS.read_text().splitlines():
-        trial = json.loads(line)
-        if trial["axis"] in ("base", "width") and trial["parameterisation"] == parameterisation:
-            (octave,) = trial["octaves"]
-            key = BASE_WIDTH * trial["factor"], BASE_LOG2_LR + octave
-            found[key].append(trial["loss"])
-    curves: dict[int, dict[float, float]] = defaultdict(dict)
-    for (width, octave), seeds in sorted(found.items()):
-        ended = [loss for loss in seeds if loss is not None]
-        if len(ended) == len(seeds):
-            curves[width][octave] = mean(ended)
-    return dict(curves)
+PANELS = {
+    "without the rules": {"sp": (1, 2, 4, 8)},
+    "with the rules": {"completedp": (1, 2, 4, 8), "completedp, from x2 on": (8,)},
+}
+"""Lines of the figure, and which of their factors: the last line begins at twice the width."""
+COLOURS = {64: "#9ecae1", 128: "#6baed6", 256: "#4292c6", 512: "#2171b5", 1024: "#08306b"}
 
 
 def main() -> None:
-    """Two panels: a curve a width, its best point marked."""
+    """Two panels: a curve a width, its fitted best point marked."""
+    written = json.loads((RESULTS / "lr-width.json").read_text(encoding="utf-8"))
+    setting = written["setting"]
+    first, base = math.log2(setting["values"]["lr"]), setting["base"]["width"]
+    rows: dict[Any, Any] = {(r["line"], r["factor"]): r for r in written["numbers"]["curves"]}
+    measured = curves("lr-width")
     plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(7.6, 2.9), sharey=True, layout="constrained")
-    for axis, (parameterisation, title) in zip(axes, PANELS.items(), strict=True):
-        for (width, curve), colour in zip(losses(parameterisation).items(), COLOURS, strict=True):
-            axis.plot(list(curve), list(curve.values()), color=colour, label=f"width {width}")
-            best = min(curve, key=lambda octave: curve[octave])
-            axis.plot(best, curve[best], "o", color=colour)
+    figure, axes = plt.subplots(
+        1, 2, figsize=(7.6, 3.0), sharex=True, sharey=True, layout="constrained"
+    )
+    for axis, (title, lines) in zip(axes, PANELS.items(), strict=True):
+        for line, factor in [(name, factor) for name, each in lines.items() for factor in each]:
+            width = base * factor * (2 if "from x2" in line else 1)
+            losses = sorted(measured[line, factor].items())
+            octaves = [first + octave for octave, _ in losses]
+            means = [float(np.mean(list(seeds.values()))) for _, seeds in losses]
+            axis.plot(octaves, means, color=COLOURS[width], label=f"width {width:,}")
+            best = rows[line, factor]
+            axis.plot(first + best["octaves"], best["loss"], "o", color=COLOURS[width])
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("log2 of the learning rate at the base", fontsize=9)
-        axis.set_ylim(4.25, 5.75)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("validation loss", fontsize=9)
-    axes[1].legend(fontsize=8)
+    axes[1].legend(fontsize=8, loc="upper left")
     PICTURE.write_text(svg_text(figure), encoding="utf-8")
 
 

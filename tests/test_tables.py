@@ -134,6 +134,20 @@ def test_what_the_readme_says_of_the_default_recipe_was_measured() -> None:
         assert shown[1].format("") in said
 
 
+def test_what_the_readme_says_of_its_picture_was_measured() -> None:
+    """How far the best learning rates of the picture move, and what keeping them costs, are those of
+    lr-width."""
+    written = json.loads((RESULTS / "lr-width.json").read_text(encoding="utf-8"))
+    last = {row["line"]: row for row in written["numbers"]["curves"] if row["factor"] == 8}
+    moved = {line: abs(row["drift"]) for line, row in last.items()}
+    wide = last["completedp, from x2 on"]
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"moves by {moved['sp']:.1f} octaves without" in said
+    assert f"by {moved['completedp']:.1f} with them, most of it before 128" in said
+    assert f"moves by {abs(wide['drift']):.1f} +- {wide['half']:.1f} octaves from width 128" in said
+    assert wide["cost"] < 0.00005  # "costs nothing"
+
+
 def test_what_the_readme_says_of_the_headline_was_measured() -> None:
     """Its speed-ups, over both baselines at the base and at the target, are those of the figure."""
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())

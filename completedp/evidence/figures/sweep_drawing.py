@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _DASHES = 3.6
 """Length of a legend's lines, in letters: dashes are told from whole lines."""
+_TITLE = 34
+"""Letters that fit above a panel."""
 _MOST_NAMED_INSIDE = 3
 """Lines whose names leave room for their drifts; more are named below the panels."""
 
@@ -144,7 +147,7 @@ def _draw_line(
             )
     if rows[0].octaves is not None:
         panel.axvline(rows[0].octaves, color=QUIET, linewidth=1, linestyle="--", zorder=1)
-    panel.set_title(line.name, loc="left")
+    panel.set_title(textwrap.fill(line.name, _TITLE), loc="left")
     if math.isfinite(low):
         powers_of_two(panel, "x", low, high, value)
     panel.legend(loc="best", handlelength=0.8, labelspacing=0.2)
