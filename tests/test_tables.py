@@ -135,8 +135,7 @@ def test_what_the_readme_says_of_the_default_recipe_was_measured() -> None:
 
 
 def test_what_the_readme_says_of_its_picture_was_measured() -> None:
-    """How far the best learning rates of the picture move, and what keeping them costs, are those of
-    lr-width."""
+    """How far its best learning rates move, and what keeping them costs, are lr-width's numbers."""
     written = json.loads((RESULTS / "lr-width.json").read_text(encoding="utf-8"))
     last = {row["line"]: row for row in written["numbers"]["curves"] if row["factor"] == 8}
     moved = {line: abs(row["drift"]) for line, row in last.items()}
