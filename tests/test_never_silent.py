@@ -27,6 +27,7 @@ from completedp.lm.reference import ReferenceModel, meta_model
 from completedp.lm.shape import Shape
 from completedp.lm.tokenizer import BPETokenizer
 from completedp.lm.tokens import Manifest
+from completedp.lm.transformer import Transformer, is_reference
 from completedp.tasks.data import make_data
 from completedp.tasks.task import make_task
 from completedp.theory.evidence import Evidence
@@ -38,6 +39,7 @@ from completedp.training.loop import train
 from completedp.training.metrics import read_metrics
 from completedp.training.runner import Runner
 from completedp.training.sequential import OneAtATime
+from completedp.training.session import train as train_in_python
 from completedp.training.trials import Outcome, Trial
 
 SHAPE = Shape(head_dim=8)
@@ -134,6 +136,39 @@ def test_the_last_sound_loss_is_kept(data: Path, recipe: Recipe, tmp_path: Path)
 
 
 # --- Tokens
+
+
+class _Constant(Transformer):
+    """Says that every token is as likely as any."""
+
+    def forward(self, tokens: torch.Tensor, **_: object) -> torch.Tensor:
+        return 0 * super().forward(tokens)
+
+
+def test_what_is_derived_from_the_reference_model_is_a_model_of_its_own(
+    data: Path, recipe: Recipe, tmp_path: Path
+) -> None:
+    """Its own forward pass is what is trained and judged, in slots and alone; so is that of a
+    reference model whose parts were replaced or hooked."""
+    shape = ReferenceModel(vocab=257, shape=SHAPE)
+    uniform = pytest.approx(math.log(257), abs=1e-4)
+    task = make_task(lambda scale: _Constant(shape.config(scale)), str(data), context=16)
+    runner = Runner(task, slots=1, device="cpu", compile=False)
+    (outcome,) = runner.run([runner.trial(recipe, BASE, 0, 0)], BASE, count=1)
+    assert outcome.loss == uniform
+    ended = train_in_python(
+        task.make, recipe, BASE, str(data), tmp_path / "run", context=16, quiet=True
+    )
+    assert ended.valid_loss == uniform
+
+    config = shape.config(BASE)
+    assert is_reference(Transformer(config))
+    hooked, replaced, patched = Transformer(config), Transformer(config), Transformer(config)
+    hooked.output_norm.register_forward_hook(lambda *_: None)
+    replaced.blocks[1].mlp = torch.nn.Identity()
+    patched.forward = lambda tokens: tokens
+    for model in (hooked, replaced, patched, _Constant(config)):
+        assert not is_reference(model)
 
 
 def other_ids(data: Path) -> None:

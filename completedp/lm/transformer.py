@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -225,6 +225,26 @@ class Transformer(nn.Module):
         multiplier = self.output_multiplier
         x_BTD = self.output_norm(x_BTD) * multiplier.view(*multiplier.shape, 1, 1, 1)
         return x_BTD.to(self.compute_dtype or x_BTD.dtype)
+
+
+def is_reference(model: nn.Module) -> TypeGuard[Transformer]:
+    """Whether a model computes what this file says, and may be trained by programs made for it.
+
+    One that a user derived from it, or replaced or hooked a part of, is a model of their own.
+    """
+    if type(model) is not Transformer:
+        return False
+    with torch.device("meta"):
+        plain = Transformer(model.config)
+    own, usual = (list(each.named_modules()) for each in (model, plain))
+    return [(name, type(part)) for name, part in own] == [
+        (name, type(part)) for name, part in usual
+    ] and not any(_is_changed(part) for _, part in own)
+
+
+def _is_changed(part: nn.Module) -> bool:
+    """Whether a module has a forward pass or hooks of its own."""
+    return "forward" in vars(part) or bool(part._forward_hooks or part._forward_pre_hooks)
 
 
 def rotary_angles(

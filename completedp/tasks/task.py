@@ -25,7 +25,7 @@ from completedp.common.errors import CompletedpError, short
 from completedp.lm.loss import Loss
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
-from completedp.lm.transformer import Transformer
+from completedp.lm.transformer import is_reference
 from completedp.tasks.config import EVAL_EXAMPLES, Z_LOSS, Sources, TaskConfig
 from completedp.tasks.data import Data, make_data
 from completedp.tasks.losses import ModelLoss, next_token_loss, transformer_loss
@@ -132,7 +132,7 @@ class Task:
         self, model: nn.Module, dtype: torch.dtype = torch.float32, *, compile: bool = False
     ) -> BatchLoss:
         """The loss of one model, in matrix products of a type."""
-        if isinstance(model, Transformer) and self.loss is None:
+        if self.loss is None and is_reference(model):
             whole = torch.compile(transformer_loss, dynamic=False) if compile else transformer_loss
             return partial(whole, model, z_loss=self.z_loss)
         own = self.loss or next_token_loss
@@ -155,7 +155,7 @@ class Task:
     def identity(self, base: Scale) -> dict[str, Any]:
         """What a trial's outcome depends on besides its values, as plain JSON."""
         blank = self.blank(base)
-        has_z_loss = isinstance(blank, Transformer) and self.loss is None
+        has_z_loss = self.loss is None and is_reference(blank)
         return {
             "model": self.name,
             "shape": asdict(self.make.shape) if isinstance(self.make, ReferenceModel) else None,

@@ -32,7 +32,7 @@ from completedp.common.surface import option
 from completedp.common.warn import warn
 from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
-from completedp.lm.transformer import Transformer
+from completedp.lm.transformer import is_reference
 from completedp.tasks.data import Batch, Order, Stream, held_out_batches
 from completedp.tasks.task import Task, give_memory, task_from
 from completedp.theory.horizon import is_batch_known
@@ -140,6 +140,7 @@ class _Run:
         weights = torch.promote_types(self.dtype, torch.float32)  # never kept below
         narrow = self.dtype if self.dtype != weights else None
         self.model = task.model(self.target, narrow).to(weights)
+        self._is_reference = is_reference(self.model)  # sharded, it is of another class
         self.plan = task.plan(recipe, self.target, self.model)
         # Whoever called cdp.train, which called `train`, is told.
         for line in (*self.plan.cautions, *_other_loss(task, recipe, self.target)):
@@ -271,7 +272,7 @@ class _Run:
         config = self.config
         set_learning_rates(self.optimizer, self.recipe.schedule(self.step, steps))
         rows = self._rows()
-        if not isinstance(self.model, Transformer):  # which draws nothing
+        if not self._is_reference:  # which draws nothing
             seed_step(config.seed, self.step, self.ranks.rank)
         noisy = self._measures_noise()
         parts, loss_of = (self.noise_parts, self.noise_loss) if noisy else (self.parts, self.loss)
@@ -428,7 +429,7 @@ class _Run:
         """Examples at a time; as in training where a loss of the user's own may depend on it."""
         if self.config.micro_batch is not None:
             return self.config.micro_batch
-        if isinstance(self.model, Transformer):
+        if self._is_reference:
             return max(1, EVALUATION_TOKENS // self.task.data.unit)
         return self.examples
 

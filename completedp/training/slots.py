@@ -25,7 +25,7 @@ from completedp.apply.planned import Plan
 from completedp.apply.updates import UPDATES
 from completedp.common.errors import CompletedpError
 from completedp.common.warn import warn
-from completedp.lm.transformer import Transformer
+from completedp.lm.transformer import is_reference
 from completedp.tasks.config import Z_LOSS
 from completedp.tasks.data import Batch, Data, held_out_batches
 from completedp.tasks.losses import ModelLoss
@@ -130,8 +130,8 @@ class Slots:
         self._data, self._model, self._weights, self._compile = data, model, weights, compile
         self._make_loss: Callable[..., StackedLoss]
         self._examples = examples
-        self._is_reference = isinstance(model, Transformer) and loss is None
-        if isinstance(model, Transformer) and loss is None:
+        self._is_reference = loss is None and is_reference(model)
+        if loss is None and is_reference(model):
             self._make_loss = partial(reference_loss, model, z_loss, chunk)
             self._evaluation_loss: StackedLoss = reference_loss(model)
         else:
