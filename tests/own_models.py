@@ -75,6 +75,18 @@ def nano(scale: Scale) -> nn.Module:
     return NanoGPT(scale.width, scale.depth)
 
 
+class Broken(NanoGPT):
+    """One that no training survives."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) * (math.nan if self.training else 1.0)
+
+
+def broken(scale: Scale) -> nn.Module:
+    """It diverges at once."""
+    return Broken(scale.width, scale.depth)
+
+
 def nano_with_dropout(scale: Scale) -> nn.Module:
     """One that cannot train in slots."""
     return NanoGPT(scale.width, scale.depth, dropout=0.1)

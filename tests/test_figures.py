@@ -357,8 +357,29 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_tokens(tmp_path_factory.mktemp("figures"))
 
 
+@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("sde", "downstream")])
+def test_a_figure_of_a_model_that_breaks_says_so(tokens: str, tmp_path: Path, name: str) -> None:
+    """Where every trial diverges, a figure ends in one line and leaves no results."""
+    message = error_of(
+        run_figure,
+        name,
+        "tiny",
+        out=tmp_path,
+        data=tokens,
+        model="own_models:broken",
+        options=FOUR,
+        quiet=True,
+    )
+    assert "diverge" in message
+    assert not (tmp_path / f"{name}.json").exists()
+
+
 @pytest.mark.parametrize(
-    "name", ["lr-depth", "module-transfer", "tokens-exponent", "search-curves"]
+    "name",
+    [
+        *("lr-width", "lr-depth", "wd-batch", "lr-tokens", "tokens-law", "tokens-exponent"),
+        *("landscape", "search-curves", "module-transfer", "base-size", "global-baseline"),
+    ],
 )
 def test_a_figure_from_end_to_end(
     tokens: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ from completedp.common.checks import several
 from completedp.common.errors import CompletedpError
 from completedp.common.files import user_path, write_json, write_text_atomically
 from completedp.common.process import only_process
+from completedp.common.surface import option
 from completedp.evidence.config import HorizonGrid
 from completedp.evidence.exponents import (
     CANDIDATES,
@@ -174,6 +175,11 @@ def run_horizon(
             study = open_study(opened, STUDY, spec)
             first = {point: each for point, each in wanted.items() if point.factor == 1}
             done = listed_losses(study, spec, task, first, options, quiet=quiet)
+            if not any(map(math.isfinite, done.values())):
+                raise CompletedpError(
+                    f"all {len(done)} trials at the base diverged: there is no learning rate to "
+                    f"fit. Take lower {option('octaves')}, or look at the model, its loss and data"
+                )
             best = _base_best(study, grid, done)
             wanted = _wanted(grid, spec, task, _curves(grid, recipe), best)
             done = listed_losses(study, spec, task, wanted, options, quiet=quiet)

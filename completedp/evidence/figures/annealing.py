@@ -23,6 +23,7 @@ from completedp.evidence.figures.drawing import BLUE, GREY, canvas, finish, shad
 from completedp.evidence.figures.figure import (
     Finding,
     Found,
+    all_diverged,
     judged,
     mean_and_half,
 )
@@ -70,6 +71,8 @@ class Annealing:
         at = self.sizes[size]
         tree = Tree(lab, at)
         losses = tree.grown()
+        if not any(map(math.isfinite, losses.values())):
+            raise all_diverged(self.name, len(losses))
         fresh = tree.confirmed(contenders(losses, at.horizons))
         return self.judge(at, losses, fresh)
 

@@ -87,6 +87,7 @@ class BaseSize:
         losses: dict[int, list[float]] = {}
         for (factor, _), ended in study.trained(wanted).items() if wanted else ():
             losses.setdefault(factor, []).append(ended.loss)
+        lab.check_stable()
         return self.judge(at, curves, found, losses)
 
     def judge(

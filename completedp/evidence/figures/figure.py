@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
+from completedp.common.errors import CompletedpError
 from completedp.theory.roles import Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
@@ -44,6 +45,14 @@ class Finding:
                 shown += f" [{self.low:.3g}, {self.high:.3g}]"
             shown += f" {self.unit}".rstrip()
         return f"{self.verdict:<12} {self.claim}: {shown}"
+
+
+def all_diverged(what: str, trials: int) -> CompletedpError:
+    """What to say where there is nothing to judge."""
+    return CompletedpError(
+        f"all {trials:,} trials of {what} diverged, and there is nothing to judge: look at the "
+        "model, its loss and its data (`completedp train` shows a run step by step)"
+    )
 
 
 def judged(

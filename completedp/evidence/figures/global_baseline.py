@@ -98,6 +98,7 @@ class GlobalBaseline:
             for number, row in enumerate(chosen.tolist())
         }
         trained = study.trained(wanted)
+        lab.check_stable()
         return self.judge(at, chosen, np.array([trained[n].loss for n in range(at.trials)]))
 
     def judge(self, at: BaselineSize, chosen: np.ndarray, losses: np.ndarray) -> Found:

@@ -149,6 +149,7 @@ class Headline:
         if UNTUNED in at.arms:
             chosen[UNTUNED] = starts[GLOBAL]
         losses = self._trained(lab, at, starts[UNIFORM], chosen)
+        lab.check_stable()
         return self.judge(at, losses, chosen)
 
     def _searched(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from completedp.common.errors import CompletedpError
-from completedp.evidence.figures.figure import TINY, Setting
+from completedp.evidence.figures.figure import TINY, Setting, all_diverged
 from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
@@ -104,6 +104,13 @@ class Lab:
             own = {name: setting.values[name] for name in ("lr", "weight_decay")}
             return task.recipe(setting.base, **own)
         return task.recipe(setting.base, **setting.values)
+
+    def check_stable(self) -> None:
+        """Raise where every trial so far diverged: then nothing was measured."""
+        studies = map(self.store.study, self.store.studies())
+        losses = [trial.loss for study in studies for trial in study.finished_since(0)]
+        if losses and not any(map(math.isfinite, losses)):
+            raise all_diverged(self.name, len(losses))
 
     def listed(
         self, name: str, task: Task, recipe: Recipe, coordinates: Sequence[str]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from completedp.evidence.figures.drawing import INK, RED, canvas, finish, powers_of_two
-from completedp.evidence.figures.figure import Finding, Found, Setting, judged
+from completedp.evidence.figures.figure import Finding, Found, Setting, all_diverged, judged
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
@@ -99,7 +99,11 @@ class Landscape:
                 for i, a in enumerate(at.octaves)
                 for j, b in enumerate(at.octaves)
             }
-            maps[plane] = as_map(study.trained(wanted), at.points)
+            trained = study.trained(wanted)
+            lab.check_stable()
+            maps[plane] = as_map(trained, at.points)
+            if maps[plane].broken.all():
+                raise all_diverged(f"{self.name} over {' and '.join(plane)}", len(wanted))
         return self.judge(at, maps)
 
     def judge(self, at: LandscapeSize, maps: Mapping[Plane, Map]) -> Found:

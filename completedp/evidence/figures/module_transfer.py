@@ -96,6 +96,7 @@ class ModuleTransfer:
         for (index, place, seed), ended in study.trained(wanted).items():
             losses[index, at.along.index(place), seed] = ended.loss
         moved = dict(zip(names, direction.tolist(), strict=True))
+        lab.check_stable()
         return self.judge(at, losses, moved)
 
     def judge(self, at: ModuleSize, losses: np.ndarray, moved: Mapping[str, float]) -> Found:

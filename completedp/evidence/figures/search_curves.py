@@ -154,6 +154,7 @@ class SearchCurves:
         narrow = replace(middle, hyperparameters=flat)
         searches[TYPE] = search(TYPE, narrow, "type", ENGINES[OURS])
         searches[FULL] = search(FULL, middle, "full", ENGINES[OURS])
+        lab.check_stable()
         return self.judge(at, *self._measured(lab, at, start, searches))
 
     def _measured(

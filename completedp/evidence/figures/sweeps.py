@@ -88,6 +88,7 @@ class Sweep:
         if lab.model is not None:  # the reference model's parts are not to be changed in another's
             at = replace(at, lines=tuple(line for line in at.lines if not line.shape))
         measured = measure(lab, at, self.vary)
+        lab.check_stable()
         return self.judge(at, measured)
 
     def judge(self, at: SweepSize, measured: Mapping[Curve, Losses]) -> Found:

@@ -90,6 +90,7 @@ class TokensExponent:
             for factor in reversed(longer):
                 scale = at.scale(model, factor)
                 curves[index, factor] = _curve(study, scale, factor, at.over, best)
+        lab.check_stable()
         return self.judge(at, curves)
 
     def judge(self, at: ExponentSize, curves: Mapping[tuple[int, int], Losses]) -> Found:

@@ -100,6 +100,7 @@ class TokensLaw:
         losses = {name: np.empty((len(at.growth), at.seeds)) for name in RULES}
         for (name, index, seed), ended in study.trained(wanted).items():
             losses[name][index, seed] = ended.loss
+        lab.check_stable()
         return self.judge(at, losses)
 
     def judge(self, at: LawSize, losses: Mapping[str, np.ndarray]) -> Found:
