@@ -90,8 +90,9 @@ def test_the_rules_of_a_recipe_are_its_own(
     assert roles != {str(role): Rules().factors(role, ratios).to_dict() for role in Role}
     shown = said("rules --recipe default", monkeypatch, capsys)[1]
     assert shown.startswith("completedp, alpha 1, token_exponent 0.25, beta_rule keep: width x1")
-    both = said("rules --recipe default --alpha 0.5", monkeypatch, capsys)
-    assert "--recipe default has rules of its own" in one_error_line(*both)
+    for flag in ("--alpha 0.5", "--beta-rule linear", "--decay-rule=torch"):
+        both = said(f"rules --recipe default {flag}", monkeypatch, capsys)
+        assert "--recipe default has rules of its own: leave it out" in one_error_line(*both)
 
 
 def test_rules_page_is_the_table() -> None:

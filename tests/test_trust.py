@@ -17,6 +17,7 @@ from shipped_recipes import TRIALS, ship
 
 import completedp as cdp
 from completedp.apply.plan import make_plan as plan_quietly
+from completedp.cli.recipe import ChangeVerb
 from completedp.theory.evidence import Evidence, Rung, Standing
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Rules
@@ -30,6 +31,7 @@ from completedp.theory.trust import (
     LEAST_TOKENS_PER_PARAMETER,
     LEAST_WIDTH,
     LONGEST_TAU,
+    beyond_measured_batch,
     doubts,
     few_steps,
     few_tokens,
@@ -212,6 +214,37 @@ def test_kept_betas_are_doubted_beyond_what_was_tried(steps: int, batch: int, do
     lines = list(few_steps(base.times(ratios), ratios, betas_kept=True))
     assert len(lines) == bool(doubt)
     assert all(doubt in line and "beta_rule" not in line for line in lines)
+
+
+def test_a_batch_beyond_what_was_fitted_is_doubted() -> None:
+    """A recipe that records how far its batch rule held warns beyond that, for as many tokens."""
+    batch = make_recipe().base.batch
+    recipe = replace(make_recipe(), provenance={"horizon_batch_holds_to": 2.0 * batch})
+    (line,) = beyond_measured_batch(recipe, Ratios(batch=4, tokens=1))
+    assert f"hold to {2 * batch:,} tokens a step, from {batch:,}" in line
+    for within in (Ratios(batch=2), Ratios(batch=4, tokens=2), Ratios(tokens=4)):
+        assert list(beyond_measured_batch(recipe, within)) == []
+    assert list(beyond_measured_batch(make_recipe(), Ratios(batch=64))) == []
+
+
+def test_an_example_batch_for_the_default_recipe_is_doubted() -> None:
+    """512, as of sequences, is too few tokens a step for a recipe whose base has 4,096."""
+    base = cdp.Recipe.default().base
+    target = replace(base, batch=512)
+    assert len(list(few_tokens(target, target / base))) == 1
+
+
+def test_a_recipe_is_changed_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`recipe change` writes what `with_rules` gives; without a change it says what to give."""
+    out = str(tmp_path / "new.json")
+    assert ChangeVerb(recipe="default", beta_rule="linear", out=out).run() == 0
+    assert Recipe.load(out) == Recipe.default().with_rules(beta_rule="linear")
+    assert f"completedp recipe compare default {out}" in capsys.readouterr().err
+    assert "give --token-exponent or" in error_of(ChangeVerb(recipe="default", out=out).run)
+    odd = ChangeVerb(recipe="default", token_exponent=0.5, out="new")
+    assert "--out new must end in .json" in error_of(odd.run)
 
 
 def test_a_decay_that_does_nothing_is_said() -> None:

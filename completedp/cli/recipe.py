@@ -1,14 +1,17 @@
-"""The verbs of `completedp recipe`: show, compare, list."""
+"""The verbs of `completedp recipe`: show, compare, list, change."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Annotated
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
-from completedp.cli.shared import Verb, register, show
+from completedp.cli.shared import Verb, name_next, register, show
+from completedp.common.errors import CompletedpError
 from completedp.theory.recipe import Recipe
+from completedp.theory.rules import BetaRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,17 +69,45 @@ class ListVerb:
         return show(data, list_page(recipes), self.json)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChangeVerb:
+    """The same recipe carried by other rules, as a file."""
+
+    recipe: Positional[str]
+    """Recipe file, or the name of one that ships."""
+    out: str
+    """The new recipe, NAME.json."""
+    token_exponent: float | None = None
+    """The power of the tokens that learning rates fall by."""
+    beta_rule: BetaRule | None = None
+    """Betas at the target: by the rule (linear, power), or the base's (keep)."""
+
+    def run(self) -> int:
+        """Write it."""
+        choices = {"token_exponent": self.token_exponent, "beta_rule": self.beta_rule}
+        given = {name: choice for name, choice in choices.items() if choice is not None}
+        if not given:
+            raise CompletedpError("nothing to change: give --token-exponent or --beta-rule")
+        if not self.out.endswith(".json"):
+            raise CompletedpError(f"--out {self.out} must end in .json")
+        Recipe.find(self.recipe).with_rules(**given).save(self.out)
+        print(self.out)
+        name_next(f"completedp recipe compare {shlex.quote(self.recipe)} {shlex.quote(self.out)}")
+        return 0
+
+
 Action = (
     Annotated[ShowVerb, subcommand("show", description=ShowVerb.__doc__)]
     | Annotated[CompareVerb, subcommand("compare", description=CompareVerb.__doc__)]
     | Annotated[ListVerb, subcommand("list", description=ListVerb.__doc__)]
+    | Annotated[ChangeVerb, subcommand("change", description=ChangeVerb.__doc__)]
 )
 
 
 @register("recipe")
 @dataclass(frozen=True, kw_only=True)
 class RecipeVerb(Verb):
-    """Recipes and where they were checked: show, compare, list."""
+    """Recipes and where they were checked: show, compare, list, change."""
 
     action: OmitSubcommandPrefixes[Action]
 

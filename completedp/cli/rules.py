@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from tyro.conf import Suppress
@@ -12,6 +12,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from completedp.cli.shared import Verb, as_config, register, show
 from completedp.common.errors import CompletedpError
 from completedp.common.flags import named
+from completedp.common.surface import command, option
 from completedp.theory.optimizers import DEFAULT
 from completedp.theory.roles import Role
 from completedp.theory.rules import AXES, Rules, Shift
@@ -82,18 +83,24 @@ class RulesVerb(Rules, Verb):
             "roles": {str(role): rules.factors(role, ratios).to_dict() for role in Role},
             "residual_multiplier": rules.residual_multiplier(ratios),
             "steps": ratios.steps,
+            "r": rules.r(ratios),
         }
         return show(data, factors_table(rules, ratios), self.json)
 
     def _rules(self) -> Rules:
         """Those of the flags, or of the recipe, whose rules no flag may change."""
-        rules = as_config(self, Rules)
         if self.recipe is None:
-            return rules
-        if rules != Rules():
+            return as_config(self, Rules)
+        if flags := self._flags_of_rules():
             raise CompletedpError(
-                f"--recipe {self.recipe} has rules of its own: leave it out, or the flags of rules"
+                f"--recipe {self.recipe} has rules of its own: leave it out, or {', '.join(flags)}"
             )
         from completedp.theory.recipe import Recipe
 
         return Recipe.find(self.recipe).rules
+
+    def _flags_of_rules(self) -> list[str]:
+        """The flags of rules that were typed, those of usual values among them."""
+        typed = running.typed if (running := command()) else ()
+        known = {option(field.name) for field in fields(Rules)} | {"--decay-rule"}
+        return [word for word in (each.partition("=")[0] for each in typed) if word in known]

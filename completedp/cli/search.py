@@ -338,6 +338,10 @@ class SearchVerb(Verb):
         return self.action.run()
 
 
+_LARGER = "--rungs tokens=2 width=2,tokens=2"
+"""Scales to choose at that most can afford."""
+
+
 def _name_best(verb: Any, study: Study) -> None:
     """What comes next; not of a list of trials, which the command that listed them ends."""
     from completedp.studies.cells import NAME as CELLS
@@ -345,7 +349,8 @@ def _name_best(verb: Any, study: Study) -> None:
 
     if not verb.json and study.spec.get("engine") != CELLS:
         flags = _flags(verb, store=without_password(verb.store), study=study.name, data=verb.data)
-        name_next(f"completedp search best {flags} --out recipe.json")
+        # At the base alone what is best there is chosen, which may not carry.
+        name_next(f"completedp search best {flags} {_LARGER} --out recipe.json")
 
 
 def _flags(verb: Any, **given: str) -> str:

@@ -54,6 +54,17 @@ def option(name: str) -> str:
     return name if command() is None else f"--{name.replace('_', '-')}"
 
 
+def with_rule(name: str, choice: str) -> str:
+    """A recipe with another rule, as a user makes one where they are.
+
+    >>> with_rule("beta_rule", "keep")
+    'recipe.with_rules(beta_rule="keep")'
+    """
+    if command() is None:
+        return f'recipe.with_rules({name}="{choice}")'
+    return f"`completedp recipe change RECIPE {option(name)} {choice} --out NEW.json`"
+
+
 def command() -> Command | None:
     """The command that is being run; None in Python."""
     return _running[-1] if _running else None

@@ -51,7 +51,7 @@ from completedp.studies.typed import typed_command
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import REFERENCE, MakeModel, Task
-from completedp.theory.horizon import CRITICAL_BATCH
+from completedp.theory.horizon import BATCH_HOLDS_TO, CRITICAL_BATCH
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training import loop
@@ -389,7 +389,7 @@ def _fitted_recipe(result: HorizonResult) -> Recipe:
         "horizon_token_exponent_error": fit.error,
         "horizon_batch_exponent": None if result.batch is None else result.batch.exponent,
         "horizon_batch_exponent_error": None if result.batch is None else result.batch.error,
-        "horizon_batch_holds_to": result.batch_holds_to,
+        BATCH_HOLDS_TO: result.batch_holds_to,
         CRITICAL_BATCH: result.critical_batch if result.is_batch_known else None,
         f"{CRITICAL_BATCH}_error": result.critical_batch_error if result.is_batch_known else None,
     }

@@ -9,6 +9,16 @@ CRITICAL_BATCH = "critical_batch"
 """Tokens a step above which more of them gain little, where the recipe was measured."""
 
 
+BATCH_HOLDS_TO = "horizon_batch_holds_to"
+"""Tokens a step up to which the batch rule held there, for as many tokens."""
+
+
+def batch_holds_to(recipe: Recipe) -> float | None:
+    """The batch that a recipe records its batch rule to hold to; None where it records none."""
+    found = recipe.provenance.get(BATCH_HOLDS_TO)
+    return float(found) if is_finite(found) and found > 0 else None
+
+
 def critical_batch(recipe: Recipe) -> float | None:
     """The critical batch that a recipe records, in tokens; None where it records none."""
     found = recipe.provenance.get(CRITICAL_BATCH)

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from completedp.common.checks import check_is, check_number, check_one_of, several
 from completedp.common.errors import CompletedpError
+from completedp.common.surface import with_rule
 from completedp.theory.named import NamedNumbers
 from completedp.theory.optimizers import (
     DEFAULT,
@@ -199,7 +200,7 @@ class Rules:
                 f"{name} = {beta:g} leaves (0, 1) when 1 - {name} is multiplied by "
                 f"{factor:g} (r, of batch and tokens): the largest r it can take is under "
                 f"{1.0 / (1.0 - beta):g}; take a smaller batch or more tokens, "
-                'or set beta_rule="keep"'
+                f"or keep the betas: {with_rule('beta_rule', 'keep')}"
             )
         return 1.0 - one_minus
 

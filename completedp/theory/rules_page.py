@@ -36,7 +36,8 @@ def factors_table(rules: Rules, ratios: Ratios) -> str:
         [
             f"{', '.join(_choices(rules))}: {shown}",
             *lines,
-            f"residual branches x{rules.residual_multiplier(ratios):.6g}, steps x{ratios.steps:g}",
+            f"residual branches x{rules.residual_multiplier(ratios):.6g}, steps x{ratios.steps:g}, "
+            f"r {rules.r(ratios):.4g}",
         ]
     )
 

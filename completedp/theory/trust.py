@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from completedp.common.surface import with_rule
+from completedp.theory.horizon import batch_holds_to
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import AXES
 from completedp.theory.scale import Ratios, Scale
@@ -51,7 +53,7 @@ MOST_LENGTHENED = 8
 nothing, and 8 cost another base 0.1 (docs/results/betas.md)."""
 LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
 """What every base is for."""
-MOST_SHRUNK = 16
+MOST_SHRUNK = 8
 """Nobody takes so much smaller a batch on purpose; who counts sequences of 256 tokens or more does.
 """
 _SAME = 1.01
@@ -78,6 +80,7 @@ def doubts(
     yield from unchecked(recipe, ratios)
     yield from few_tokens(target, ratios)
     yield from few_steps(target, ratios, betas_kept=recipe.rules.beta_rule == "keep")
+    yield from beyond_measured_batch(recipe, ratios)
     yield from risen_rates(recipe, ratios)
     yield from short_memory(memories, ratios, recipe.rules.memory_factor(ratios))
     yield from long_memory(recipe.rules.memory_factor(ratios))
@@ -158,6 +161,19 @@ def few_steps(target: Scale, ratios: Ratios, *, betas_kept: bool = False) -> Ite
         )
 
 
+def beyond_measured_batch(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
+    """Where the batch grows by more than the recipe's own fit found its rule to hold for."""
+    holds, base = batch_holds_to(recipe), recipe.base.batch
+    if holds is None or ratios.batch <= _SAME:
+        return
+    if ratios.batch / ratios.tokens > max(1.0, holds / base) * _SAME:
+        yield (
+            f"the batch grows x{ratios.batch:.3g} and the tokens x{ratios.tokens:.3g}: for as many "
+            f"tokens the recipe's fit found the batch rule to hold to {holds:,.0f} tokens a step, "
+            f"from {base:,}; take a smaller batch, or more tokens"
+        )
+
+
 def risen_rates(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
     """Where a batch that grows with the tokens raises rates further than has been seen to hold."""
     r, rules = recipe.rules.r(ratios), recipe.rules
@@ -185,7 +201,7 @@ def short_memory(
             f"the tokens x{ratios.tokens:.3g} this recipe's rules shorten the optimizer's memory "
             f"{r:.3g} times, and second moments average over {min(shortened):.2g} step(s), where "
             "the batch rule is that of many; of the default recipe kept betas ended 0.04 nats "
-            'lower at 4 times and 0.5 at 16: recipe.with_rules(beta_rule="keep")'
+            f"lower at 4 times and 0.5 at 16: {with_rule('beta_rule', 'keep')}"
         )
 
 
@@ -195,7 +211,7 @@ def long_memory(r: float) -> Iterator[str]:
         yield (
             f"this recipe's rules make the optimizer's memory {1 / r:.3g} times longer: "
             f"{MOST_LENGTHENED} times cost one base 0.1 nats and gained another 0.01 or nothing; "
-            'to try both: recipe.with_rules(beta_rule="keep")'
+            f"to try both: {with_rule('beta_rule', 'keep')}"
         )
 
 
