@@ -384,9 +384,11 @@ def test_a_search_that_gains_nothing_promises_nothing(
 
 
 def test_a_value_at_its_bound_is_said(tokens: str, tmp_path: Path) -> None:
-    """A best trial at the end of what was searched is a caution that names the coordinate."""
+    """A best trial at the end of what was searched is a caution that names the coordinate; of a
+    beta, whose bound no reach moves, nothing is advised."""
+    tunables = ("lr", "one_minus_beta1")
     with Store(str(tmp_path / "search.db")) as store:
-        study = make_study(store, tokens, trials=40, space="global", tunables=("lr",))
+        study = make_study(store, tokens, trials=40, space="global", tunables=tunables)
         bounds = StudySpec.from_dict(study.spec).space.bounds
         for i in range(12):
             part = i / 11
@@ -398,6 +400,7 @@ def test_a_value_at_its_bound_is_said(tokens: str, tmp_path: Path) -> None:
     text = Page(page_of(gather([str(tmp_path / "search.db")]), "x").html()).text
     assert "(at its bound)" in text
     assert "Caution: the best trial is at the bound of lr/global: better values may" in text
+    assert "at the bound of one_minus_beta1/global, which no search goes beyond" in text
     assert "losses along these coordinates" in text
 
 

@@ -17,6 +17,7 @@ from completedp.cli.shared import as_config
 from completedp.common.errors import CompletedpError, DataWarning
 from completedp.evidence.config import SweepConfig, SweepGrid
 from completedp.evidence.optimum import find_optimum, loss_at
+from completedp.evidence.reporting.gather import gather
 from completedp.evidence.sweep import (
     STUDY,
     Point,
@@ -300,7 +301,8 @@ def test_a_trial_of_a_sweep_is_the_trial_alone(small: SweepConfig, tmp_path: Pat
 
 
 def test_a_sweep_in_python_is_the_verb_s(small: SweepConfig, tmp_path: Path) -> None:
-    """`sweep` of functions and plain values finds what the config's does."""
+    """`sweep` of functions and plain values finds what the config's does, and its page has the
+    call."""
     found = sweep(
         None,
         vary="lr",
@@ -319,6 +321,10 @@ def test_a_sweep_in_python_is_the_verb_s(small: SweepConfig, tmp_path: Path) -> 
         quiet=True,
     )
     assert found.lines == swept(small, tmp_path / "verb").lines
+    (part,) = gather([str(tmp_path / "python")])
+    assert part.command is not None
+    assert part.command.startswith("cdp.sweep(None, ")
+    assert f"data={small.data!r}" in part.command
 
 
 def test_an_impossible_scale_is_said_before_training(small: SweepConfig, tmp_path: Path) -> None:

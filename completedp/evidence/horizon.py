@@ -47,7 +47,7 @@ from completedp.studies.outlook import Outlook, outlook
 from completedp.studies.run import open_study, start
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store, Study
-from completedp.studies.typed import typed_command
+from completedp.studies.typed import call_of, typed_command
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import REFERENCE, MakeModel, Task
@@ -114,6 +114,7 @@ def fit_horizon(
     >>> 0 <= found.recipe.rules.token_exponent <= 1
     True
     """
+    call = call_of(fit_horizon, locals())
     grid = HorizonGrid(
         factors=several(factors),
         batch_factors=several(batch_factors),
@@ -136,7 +137,7 @@ def fit_horizon(
     if not quiet:
         left = horizon_left(grid, task, begin, Path(out), store).left
         say_estimate(estimate_trials(runner_of(task, options), begin, left))
-    return run_horizon(grid, task, begin, Path(out), options, store=store, quiet=quiet)
+    return run_horizon(grid, task, begin, Path(out), options, store=store, quiet=quiet, call=call)
 
 
 def horizon_left(
@@ -163,6 +164,7 @@ def run_horizon(
     *,
     store: str | None = None,
     quiet: bool = False,
+    call: str | None = None,
 ) -> HorizonResult:
     """Run what is not yet run, fit, and write the recipe, verdict.json and horizon.svg."""
     _check(recipe, out)
@@ -185,7 +187,7 @@ def run_horizon(
             done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
         result = judge_horizon(grid, recipe, done, folder=folder, noise=noise)
-        write_json(folder / "verdict.json", result.to_dict() | {"command": typed_command()})
+        write_json(folder / "verdict.json", result.to_dict() | {"command": typed_command() or call})
         if find_spec("matplotlib") is not None:
             write_text_atomically(folder / "horizon.svg", horizon_svg(result))
         result.recipe.save(user_path(out))

@@ -34,7 +34,7 @@ from completedp.studies.outlook import outlook
 from completedp.studies.run import open_study, start
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
-from completedp.studies.typed import typed_command
+from completedp.studies.typed import call_of, typed_command
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, Task
@@ -136,6 +136,7 @@ def sweep(
     >>> [(line.axis, line.factor) for line in found.lines]
     [('base', 1), ('width', 2)]
     """
+    call = call_of(sweep, locals())
     grid = SweepGrid(
         vary=several(vary),
         axes=several(axis),
@@ -159,7 +160,7 @@ def sweep(
     if not quiet:
         left = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY).left
         say_estimate(estimate_trials(runner_of(task, options), begin, left))
-    return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet)
+    return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet, call=call)
 
 
 def sweep_trials(grid: SweepGrid, task: Task, recipe: Recipe) -> dict[Scale, int]:
@@ -182,6 +183,7 @@ def run_sweep(
     *,
     store: str | None = None,
     quiet: bool = False,
+    call: str | None = None,
 ) -> SweepResult:
     """Run what is not yet run, judge, and write verdict.json and sweep.svg."""
     require_matplotlib()
@@ -193,7 +195,7 @@ def run_sweep(
         start = tuple(_start(recipe, name) for name in grid.coordinates)
         done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         result = SweepResult(grid=grid, lines=judge(grid, done), out=folder, start=start)
-        write_json(folder / "verdict.json", result.to_dict() | {"command": typed_command()})
+        write_json(folder / "verdict.json", result.to_dict() | {"command": typed_command() or call})
         write_text_atomically(folder / "sweep.svg", sweep_svg(grid, result.lines))
     return result
 

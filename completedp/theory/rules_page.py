@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from completedp.theory.optimizers import DEFAULT
-from completedp.theory.roles import Role
+from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios
 from completedp.theory.tables import TABLES, Exponents, hyperparameters_of, roles_of
@@ -86,6 +86,17 @@ def rules_page() -> str:
             rule = ["---"] * len(header)
             parts.append("\n".join(_markdown_row(row) for row in [header, rule, *rows]))
         parts.append(f"Residual branches are multiplied by {_cell(table.residual)}.")
+    parts.append("## Module types")
+    parts.append(
+        "What an `overrides` entry or `--override` may name, by role. Queries, keys and values are "
+        "`qkv`, in one matrix or in three; what ends in `_bias` is added, and starts at 0."
+    )
+    by_role = {
+        role: [f"`{name}`" for name, own in MODULE_TYPES.items() if own is role] for role in Role
+    }
+    rows = [[str(role), ", ".join(names)] for role, names in by_role.items()]
+    header = ["role", "module types"]
+    parts.append("\n".join(_markdown_row(row) for row in [header, ["---"] * 2, *rows]))
     return "\n\n".join(parts) + "\n"
 
 

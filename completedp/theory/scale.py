@@ -181,9 +181,17 @@ class Scale:
             **{axis: round(size * getattr(ratios, axis)) for axis, size in self.to_dict().items()}
         )
 
-    def resized(self, **sizes: Size | None) -> Scale:
-        """The scale with the sizes that are given, factors being of this one's."""
-        given = {axis: size for axis, size in sizes.items() if size is not None}
+    def resized(self, **sizes: Size | str | None) -> Scale:
+        """The scale with the sizes that are given; "4x" is four times this one's.
+
+        >>> Scale(width=64, depth=4, batch=4_096, tokens=8_388_608).resized(width="4x", depth=6)
+        Scale(width=256, depth=6, batch=4096, tokens=8388608)
+        """
+        given = {
+            axis: Factor.parse(size) if isinstance(size, str) else size
+            for axis, size in sizes.items()
+            if size is not None
+        }
         return replace(
             self,
             **{

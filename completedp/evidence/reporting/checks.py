@@ -80,7 +80,11 @@ def _outcome(data: Mapping[str, Any], rules: str, passed: bool) -> Outcome:
     mine = [row for row in data["rows"] if row["parameterisation"] == rules]
     failed = sum(row["verdict"] == FAIL for row in mine)
     furthest = max(
-        (abs(row["slope"] - row["expected"]) for row in mine if number(row["slope"]) is not None),
+        (
+            abs(row["slope"] - row["expected"])
+            for row in mine
+            if number(row["slope"]) is not None and row["verdict"] in (PASS, FAIL)
+        ),
         default=0.0,
     )
     verdict = PASS if passed else FAIL

@@ -277,16 +277,29 @@ def _coordinates(report: Report, spec: StudySpec, rows: Sequence[TrialRow]) -> N
             for i in order
         ],
     )
-    if at_edge:
+    reach = float(np.max(bounds.high - bounds.start, initial=0.0))
+    limited = [
+        name for name in at_edge if bounds.high[i := names.index(name)] < bounds.start[i] + reach
+    ]
+    if beyond := [name for name in at_edge if name not in limited]:
         report.paragraph(
-            f"Caution: the best trial is at the bound of {', '.join(at_edge[:SHOWN])}"
-            f"{' and others' * (len(at_edge) > SHOWN)}: better values may lie beyond. A larger "
-            "--reach goes there, or a search from the recipe that this one found."
+            f"Caution: the best trial is at the bound of {_some(beyond)}: better values may lie "
+            "beyond. A larger --reach goes there, or a search from the recipe that this one found."
+        )
+    if limited:
+        report.paragraph(
+            f"The best trial is at the bound of {_some(limited)}, which no search goes beyond: a "
+            "larger 1 - beta would reach 1, here or at a scale that the search was told of."
         )
     report.fold("losses along these coordinates")
     for i in order[:_SLICES]:
         _slice(report, names[i], points[:, i] - spec.space.bounds.start[i], kept)
     report.unfold()
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of them."""
+    return ", ".join(names[:SHOWN]) + " and others" * (len(names) > SHOWN)
 
 
 def _slice(report: Report, name: str, octaves: np.ndarray, rows: Sequence[TrialRow]) -> None:
