@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, DataWarning
 from completedp.lm.corpora import documents, fingerprint
 
 TEXTS = ["first\n\ndocument", "second, with <|endoftext|> inside a line", "th\u00efrd"]
@@ -86,14 +86,16 @@ def test_jsonl_blank_lines(tmp_path: Path) -> None:
 
 
 def test_folder_is_walked_in_order(tmp_path: Path) -> None:
-    """A folder is read recursively, sorted by path, other and hidden files passed by."""
+    """A folder is read recursively, sorted by path, hidden files passed by, and others with a
+    word."""
     write(tmp_path / "b.jsonl", as_jsonl(["b"]))
     write(tmp_path / "a" / "2.txt.gz", b"a2")
     write(tmp_path / "a" / "1.TXT", b"a1")
     write(tmp_path / "README.md", b"not text")
     write(tmp_path / ".cache" / "c.txt", b"hidden")
     write_parquet(tmp_path / "c.parquet", text=["c"])
-    assert list(documents(str(tmp_path))) == ["a1", "a2", "b", "c"]
+    with pytest.warns(DataWarning, match=r"1 of 5 files in .* are passed by, such as 'README.md'"):
+        assert list(documents(str(tmp_path))) == ["a1", "a2", "b", "c"]
 
 
 def test_documents_are_streamed(tmp_path: Path) -> None:

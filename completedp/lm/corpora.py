@@ -24,9 +24,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from completedp.common.errors import CompletedpError, one_line
+from completedp.common.errors import CompletedpError, DataWarning, one_line
 from completedp.common.extras import import_extra
 from completedp.common.files import user_path
+from completedp.common.warn import warn
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -121,10 +122,17 @@ def _files(source: str) -> list[Path]:
         # Cut here and not later: site-packages alone may hold more files than the library.
         folders[:] = [name for name in folders if not _left_out(name, source)]
         files += [Path(folder, name) for name in names if not _left_out(name, source)]
+    others = [path for path in files if not _wanted(path, source)]
     files = [path for path in files if _wanted(path, source)]
     if not files:
         raise CompletedpError(
             f"the corpus {source!r} is empty: the folder holds no {', '.join(_SUFFIXES)} file"
+        )
+    if others and source != "stdlib":
+        warn(
+            f"{len(others):,} of {len(files) + len(others):,} files in {source!r} are passed by, "
+            f"such as {min(others).name!r}: of files {', '.join(_SUFFIXES)} are read",
+            DataWarning,
         )
     return sorted(files, key=lambda path: path.relative_to(root).as_posix())
 
