@@ -200,7 +200,7 @@ def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], 
     above = sum(loss > high + room for loss in losses)
     report.paragraph(
         "A dot is a trial, the line the best so far, which is partly luck; dotted levels are "
-        f"means over fresh seeds.{f' {above} of the trials are above the chart.' * bool(above)}",
+        f"means over fresh seeds.{f' Above the chart: {above} of the trials.' * bool(above)}",
         "quiet",
     )
     series = [
