@@ -404,7 +404,7 @@ def test_a_figure_from_end_to_end(
 
 def test_a_headline_without_sites_searches_at_the_base_alone(tokens: str, tmp_path: Path) -> None:
     """Its estimate has the trials that it trains, all of its searches train at the base, and the
-    paper's baseline moves its five values alone, with an initial scale of 0.02 throughout."""
+    paper's baseline moves its five values alone, from an initial scale of 0.02 at width 512."""
     whole = FIGURES["headline"].sizes["tiny"]
     arms = (PAPERS, UNIFORM, GLOBAL, MODULE)
     at = replace(whole, sites=(), rungs=(), scales=(Ratios(),), seeds=(2,), around=(), arms=arms)
@@ -419,7 +419,7 @@ def test_a_headline_without_sites_searches_at_the_base_alone(tokens: str, tmp_pa
     assert sorted(tuned) == sorted(f"{name}/global" for name in PAPER_GRID)
     papers = Recipe.from_dict(found.numbers["recipes"][PAPERS])
     std = papers.values.init_std * 2 ** papers.hyperparameters.log2["init_std/global"]
-    assert std == pytest.approx(0.02)
+    assert std == pytest.approx(0.02 * math.sqrt(512 / at.setting.base.width))
     assert set(papers.hyperparameters.log2) <= {*tuned, "init_std/global"}
     assert {row.site for rows in searched.values() for row in rows} == {0}
     assert found.summary["target"]["flops_ratio"] == 1.0

@@ -1,6 +1,7 @@
 """Optimizers from a plan: schedules that keep ratios, and states that never bring values back."""
 
 import copy
+import math
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -207,6 +208,11 @@ def _rate(optimizer: Optimizer) -> None:
         group["lr"] = 0.5 * group["lr"] + 1e-3
 
 
+def _times(optimizer: Optimizer, factor: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+
+
 def _twice(optimizer: Optimizer) -> None:
     optimizer.param_groups.append(optimizer.param_groups[0])
 
@@ -224,6 +230,12 @@ def _stranger(optimizer: Optimizer) -> None:
         (lambda o: o.param_groups[0].update(eps=9.0), ["eps is 9, planned"]),
         (lambda o: o.param_groups[0].update(betas=(0.5, 0.95)), ["beta1 is 0.5, planned"]),
         (lambda o: o.param_groups[0].pop("eps"), ["no eps, planned"]),
+        (lambda o: o.param_groups[0].update(betas=(0.9,)), ["no beta2, planned"]),
+        (lambda o: o.param_groups[0].update(betas=0.9), ["no beta1, planned", "no beta2"]),
+        (lambda o: o.param_groups[2].update(lr=math.nan), ["lr is nan now"]),
+        (partial(_times, factor=math.inf), ["lr is inf now"]),
+        (partial(_times, factor=-1.0), ["lr is -", "which no schedule makes"]),
+        (partial(_times, factor=10.0), ["above its planned", "a schedule only lowers it"]),
         (lambda o: o.param_groups.pop(), ["is in no groups"]),
         (_twice, ["is in 2 groups"]),
         (_stranger, ["a tensor [7] that is not planned"]),

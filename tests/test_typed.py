@@ -1,10 +1,14 @@
 """Commands on a report's page: typed again, they go on with what the page is of."""
 
+import functools
 import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import own_models as own
 import pytest
+import torch
 from studies import make_study, write_tokens
 from test_costs import SIZES, run
 
@@ -13,6 +17,7 @@ from completedp.common.surface import Command, running
 from completedp.evidence.reporting.gather import gather
 from completedp.studies.store import Store
 from completedp.studies.typed import call_of, note_command, noted_command, typed_command
+from completedp.tasks.losses import next_token_loss
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +114,77 @@ def test_a_call_names_what_it_cannot_write() -> None:
         f"cdp.search(make, base=cdp.{base!r}, data=data, store='postgresql://me@host/db', "
         f"recipe=recipe, targets=[cdp.{base!r}])"
     )
+
+
+def test_a_call_holds_no_data() -> None:
+    """Values that are long or not plain go by their argument's name, and short ones are written."""
+    rows = [([1, 2, 3], [2, 3, 4])] * 5_000
+    base = cdp.Scale(width=16, depth=1, batch=64, tokens=256)
+    given = {
+        "make": None,
+        "base": base,
+        "data": {"train": rows, "valid": rows},
+        "recipe": "x" * 600,
+    }
+    given |= {"tunables": ["lr", "eps"], "overrides": {"a": "norm"}, "reach": float("inf")}
+    given |= {"targets": [cdp.Ratios(depth=2), "depth=3"], "sites": [object()]}
+    given |= {"eval_examples": np.int64(8), "loss": [torch.zeros(1)]}
+    assert call_of(cdp.search, given) == (
+        f"cdp.search(None, base=cdp.{base!r}, data=data, loss=loss, recipe=recipe, "
+        f"overrides={{'a': 'norm'}}, tunables=['lr', 'eps'], reach=reach, "
+        f"targets=[cdp.{cdp.Ratios(depth=2)!r}, 'depth=3'], sites=sites, "
+        "eval_examples=eval_examples)"
+    )
+
+
+class Maker:
+    """What users make models by."""
+
+    def make(self, scale: cdp.Scale) -> Any: ...
+
+    __call__ = make
+
+
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (own.nano, "'own_models:nano'"),
+        (own.NanoGPT, "'own_models:NanoGPT'"),
+        (lambda scale: None, "make"),
+        (Maker().make, "make"),
+        (Maker(), "make"),
+        (functools.partial(own.nano), "make"),
+    ],
+)
+def test_a_call_names_functions_so_that_they_are_found(make: Any, shown: str) -> None:
+    """A module's are the text that finds them; what has no name goes by its argument's."""
+    assert call_of(cdp.search, {"make": make}) == f"cdp.search({shown})"
+
+
+def test_a_script_names_its_functions_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no other program can import is named as in its own."""
+
+    def make(scale: cdp.Scale) -> Any: ...
+
+    monkeypatch.setattr(make, "__module__", "__main__")
+    assert call_of(cdp.search, {"make": make}) == "cdp.search(make)"
+
+
+def test_the_call_of_a_model_and_loss_of_the_users_own_goes_on(data: str, tmp_path: Path) -> None:
+    """The names in a noted call are what a search takes: run as code, it trains no more."""
+    base = cdp.Scale(width=16, depth=1, batch=64, tokens=256)
+    options: dict[str, Any] = {"space": "global", "slots": 1, "eval_examples": 4, "compile": False}
+    store = str(tmp_path / "s.db")
+    with cdp.search(
+        own.nano, base, data, 2, store, 16, loss=next_token_loss, quiet=True, **options
+    ) as first:
+        call = noted_command(first.study)
+    assert call is not None
+    assert "'own_models:nano'" in call
+    assert "loss='completedp.tasks.losses:next_token_loss'" in call
+    with eval(call, {"cdp": cdp}) as again:
+        assert {trial.attempt for trial in again.trials()} == {1}
+        assert noted_command(again.study) == call
 
 
 def test_nothing_was_typed_in_python(data: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from completedp.apply import cautions, names
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.names import canonical_name as canonical_name
 from completedp.apply.settings import declared_head_dim
-from completedp.apply.structure import Place, Structure, fans, gain_offset, is_norm
+from completedp.apply.structure import Place, Structure, fans, is_norm, may_be_fans
 from completedp.apply.unknown import Suggestion, check_known, suggest
 from completedp.common.checks import check_is
 from completedp.common.errors import CompletedpError
@@ -162,7 +162,6 @@ class Evidence:
             ("shape", self._by_shape),
             ("name", self._by_name),
         )
-        self._offsets: dict[type[nn.Module], float] = {}
 
     def decide(self, place: Place) -> tuple[str, str] | None:
         """The type of a tensor and what decided it; a bias has that of its weight."""
@@ -189,11 +188,12 @@ class Evidence:
             if own and module_type not in _HEADS:  # a linear layer may be an input's embedding
                 return own[1]
             patches = len(place.shape) > 2 and hasattr(place.owner, "out_channels")
-            return place.shape[0 if patches else -1]  # a convolution embeds an image's patches
+            # A convolution embeds an image's patches; a single number is a vector of one.
+            return (place.shape or (1,))[0 if patches else -1]
         if is_bias(module_type):  # the fan-in of its weight, where it has one
             weight = self._structure.weight_of(place) if place.is_bias else None
             weight_type = module_type.removesuffix("_bias")
-            return place.shape[-1] if weight is None else self.width(weight, weight_type)
+            return (place.shape or (1,))[-1] if weight is None else self.width(weight, weight_type)
         if (both := self._fans(place, module_type)) is None:
             raise CompletedpError(
                 f"cannot tell which dimension of {place.name} {list(place.shape)}, in "
@@ -203,24 +203,24 @@ class Evidence:
         return both[0]
 
     def offset(self, place: Place, module_type: str) -> float:
-        """What a norm adds to its stored gain; every class is asked once."""
+        """What a norm adds to its stored gain."""
         if is_bias(module_type) or not is_norm(place.owner):
             return 0.0
-        kind = type(place.owner)
-        if kind not in self._offsets:
-            self._offsets[kind] = gain_offset(place.owner)
-        return self._offsets[kind]
+        return self._structure.norms.offset(place.owner)
 
     def _fans(self, place: Place, module_type: str) -> tuple[int, int] | None:
         """Fan-in and fan-out of a matrix, or of each of a stack of experts' matrices.
 
-        A linear layer tells. Of any other tensor the side as wide as the residual stream is the
-        input of what reads it and the output of what writes to it. In attention three dimensions
-        are a matrix for each head: heads read the same stream, and what they write is summed.
+        Linear layers of torch's tell. Of any other tensor the side as wide as the residual stream
+        is the input of what reads it and the output of what writes to it. In attention three
+        dimensions are a matrix for each head: heads read the same stream, and what they write is
+        summed.
         """
-        if len(place.shape) == 2 and place.key == "weight" and (known := fans(place.owner)):
-            return known
         width = self._structure.width
+        if len(place.shape) == 2 and place.key == "weight" and (known := may_be_fans(place.owner)):
+            on_stream = (both for both in known if both[module_type in _WRITES] == width)
+            is_either = module_type in _READS | _WRITES
+            return next(on_stream, known[0]) if is_either else known[0]
         if module_type in _PER_HEAD and len(place.shape) == 3:
             if width is None or place.shape.count(width) != 1:
                 return None
@@ -290,6 +290,11 @@ class Evidence:
         if place.layer is None:
             kind = names.outside_blocks(place.word)
             is_vector = kind == "output_norm"
+            if is_vector and structure.norms_embedding(place.path):
+                return None
+            is_open = len(may_be_fans(place.owner)) != 1  # no linear layer of torch's, which tells
+            if kind is None or (is_open and not is_vector and not self._fits(place, kind)):
+                return None
             return kind if (len(place.shape) == 1) == is_vector else None
         if len(place.shape) == 1:
             return self._norm_by_name(place)

@@ -39,11 +39,12 @@ Wanted = Literal["auto", "buffer", "fold", "hook"]
 OUTPUT = "output"
 FOLDED = "folded multiplier"
 """What a value's trace calls it."""
-_BUFFERS = {
+BUFFERS = {
     "attn": "residual_multipliers",
     "mlp": "residual_multipliers",
     OUTPUT: "output_multiplier",
 }
+"""Of a model's own, by the branch whose multiplier they are."""
 
 
 def choose_ways(
@@ -56,7 +57,7 @@ def choose_ways(
         )
     inner, depth = unwrapped(model_map.model), model_map.depth
     ways: dict[str, Way] = {}
-    for branch, name in _BUFFERS.items():
+    for branch, name in BUFFERS.items():
         buffer, shape = getattr(inner, name, None), () if branch == OUTPUT else (depth, 2)
         has_buffer = isinstance(buffer, Tensor) and buffer.shape == shape
         if wanted == "buffer" and not has_buffer and depth:
@@ -64,7 +65,7 @@ def choose_ways(
                 f"{type(inner).__name__} has no buffer {name} of shape {list(shape)} that its "
                 'forward pass multiplies by: use multipliers="auto"'
             )
-        why_not = _why_not_folded(branch, model_map, tensors)
+        why_not = why_not_folded(branch, model_map, tensors)
         if wanted == "fold" and why_not:
             raise CompletedpError(f'{why_not}: use multipliers="hook"')
         if wanted != "auto":
@@ -78,7 +79,7 @@ def choose_ways(
     tied = any(tensor.info.role is Role.TIED_EMBEDDING for tensor in tensors)
     if ways[OUTPUT] == "hook" and tied and model_map.head is None:
         # A hook could not tell the embedding's use for the input from that for the output.
-        why_not = _why_not_folded(OUTPUT, model_map, tensors)
+        why_not = why_not_folded(OUTPUT, model_map, tensors)
         if model_map.structure.tied or why_not:
             fold = "" if why_not else 'use multipliers="fold", or '
             raise CompletedpError(
@@ -95,11 +96,12 @@ def fold(
     """Tensors' plans with the multipliers taken into their values, where that is the way."""
     tied = next((t for t in tensors if t.info.role is Role.TIED_EMBEDDING), None)
     if tied is not None and ways[OUTPUT] == "fold":
+        last = {tensor.name for tensor in of_last_norm(tensors, model_map)}
         return [
             _moved(tied, "the output norm")
             if tensor is tied
             else _fold(_with_multiplier(tensor, tied))
-            if tensor.info.role is Role.OUTPUT_NORM
+            if tensor.name in last
             else _fold_branch(tensor, model_map, ways)
             for tensor in tensors
         ]
@@ -131,12 +133,12 @@ def _moved(tensor: TensorPlan, where: str) -> TensorPlan:
     return replace(tensor, values={**tensor.values, "multiplier": done})
 
 
-def _why_not_folded(branch: str, model_map: ModelMap, tensors: Sequence[TensorPlan]) -> str | None:
+def why_not_folded(branch: str, model_map: ModelMap, tensors: Sequence[TensorPlan]) -> str | None:
     """What keeps a branch's multiplier from being folded; None where nothing does."""
     if branch == OUTPUT:
         if not any(tensor.info.role is Role.TIED_EMBEDDING for tensor in tensors):
             return None
-        last = [tensor for tensor in tensors if tensor.info.role is Role.OUTPUT_NORM]
+        last = of_last_norm(tensors, model_map)
         what, norms = "the logits of tied embeddings", {_owner(tensor) for tensor in last}
         modules = model_map.structure.modules
         trained = [name for path in norms for name in modules[path]._parameters]
@@ -161,6 +163,12 @@ def _why_not_folded(branch: str, model_map: ModelMap, tensors: Sequence[TensorPl
                 f"{tensor.info.role})"
             )
     return None
+
+
+def of_last_norm(tensors: Sequence[TensorPlan], model_map: ModelMap) -> list[TensorPlan]:
+    """Those of the norm before the logits; an override may call the embedding's an output norm."""
+    norms = [tensor for tensor in tensors if tensor.info.role is Role.OUTPUT_NORM]
+    return [each for each in norms if not model_map.structure.norms_embedding(_owner(each))]
 
 
 def _owner(tensor: TensorPlan) -> str:
@@ -228,26 +236,37 @@ def attach(plan: PlanNumbers) -> None:
 
 
 def hooked(plan: PlanNumbers) -> dict[str, float]:
-    """Modules whose outputs hooks multiply: a branch's last norm, where it has none, linear."""
+    """Modules whose outputs hooks multiply, with the factors."""
     if "hook" not in plan.ways.values():
         return {}
-    modules, last_norms = plan.map.structure.modules, plan.map.last_norms
+    places = hook_places(plan.map)
     found = {
         path: plan.residual_multipliers[layer - 1][BRANCHES.index(branch)]
-        for (layer, branch), path in last_norms.items()
-        if plan.ways[branch] == "hook"
+        for path, (layer, branch) in places.items()
+        if layer is not None and plan.ways[branch] == "hook"
     }
-    for tensor in plan.tensors:
-        info, path = tensor.info, _owner(tensor)
-        branch = plan.map.ends(info)
-        if branch not in BRANCHES or plan.ways[branch] != "hook" or info.layer is None:
-            continue
-        if isinstance(modules[path.rpartition(".")[0]], nn.MultiheadAttention):
-            path = path.rpartition(".")[0]  # which uses its last layer's weight without calling it
-        found[path] = plan.residual_multipliers[info.layer - 1][BRANCHES.index(branch)]
     if plan.ways[OUTPUT] == "hook" and plan.map.head is not None:
         found[plan.map.head] = plan.output_multiplier
     return {path: factor for path, factor in found.items() if factor != 1.0}
+
+
+def hook_places(model_map: ModelMap) -> dict[str, tuple[int | None, str]]:
+    """Modules that a hook may multiply at, with block and branch: a branch's last norm, where it
+    has none, linear; and the head."""
+    modules = model_map.structure.modules
+    found: dict[str, tuple[int | None, str]] = {
+        path: (layer, branch) for (layer, branch), path in model_map.last_norms.items()
+    }
+    for info in model_map:
+        path, branch = info.name.rpartition(".")[0], model_map.ends(info)
+        if branch not in BRANCHES or info.layer is None:
+            continue
+        if isinstance(modules[path.rpartition(".")[0]], nn.MultiheadAttention):
+            path = path.rpartition(".")[0]  # which uses its last layer's weight without calling it
+        found[path] = info.layer, branch
+    if model_map.head is not None:
+        found[model_map.head] = None, OUTPUT
+    return found
 
 
 def settings(plan: PlanNumbers) -> dict[str, float]:

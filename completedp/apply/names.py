@@ -89,6 +89,11 @@ def outside_blocks(word: str) -> str | None:
     return _look_up(word, _OUTSIDE_BLOCKS)
 
 
+def says_embedding(word: str) -> bool:
+    """Whether a word is of what makes the stream, and not of what makes the logits of it."""
+    return re.search(r"(?<!un)emb", word.lower()) is not None and "out" not in word.lower()
+
+
 def norm_in_block(word: str, siblings: Collection[str]) -> str | None:
     """The type of a norm in a block, `siblings` being the names of the block's norms.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ def _differences(plan: PlanNumbers, optimizers: Sequence[Optimizer]) -> Iterator
     planned = {tensor.name: tensor for tensor in plan.tensors}
     names = {id(p): name for name, p in plan.map.parameters().items() if name in planned}
     seen: Counter[str] = Counter()
-    along: dict[str, float] = {}
+    rates: dict[str, tuple[float, float]] = {}
     own = ((each, group) for each in optimizers for group in each.param_groups)
     for number, (optimizer, group) in enumerate(own):
         kinds = {planned[n].optimizer for p in group["params"] if (n := names.get(id(p)))}
@@ -70,22 +70,37 @@ def _differences(plan: PlanNumbers, optimizers: Sequence[Optimizer]) -> Iterator
             name = names.get(id(parameter))
             if name is not None:
                 seen[name] += 1
-                initial = float(group.get("initial_lr", group["lr"]))
-                if initial:
-                    along[name] = float(group["lr"]) / initial
+                rates[name] = float(group["lr"]), float(group.get("initial_lr", group["lr"]))
                 yield from _of_tensor(planned[name], group)
             elif parameter.requires_grad:
                 yield f"group {number} has a tensor {list(parameter.shape)} that is not planned"
     for name in planned:
         if seen[name] != 1:
             yield f"{name} is in {seen[name] or 'no'} groups"
-    if along:
-        low, high = min(along, key=lambda n: along[n]), max(along, key=lambda n: along[n])
-        if not math.isclose(along[low], along[high], rel_tol=_TOLERANCE):
+    yield from _of_schedule(rates)
+
+
+def _of_schedule(rates: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    """Rates now, beside those before a schedule: it multiplies all alike, by at most its peak 1."""
+    along: dict[str, float] = {}
+    for name, (now, initial) in rates.items():
+        if not math.isfinite(now) or now < 0:
+            yield f"{name}: lr is {now:.6g} now, which no schedule makes of a planned one"
+        elif now > initial * (1 + _TOLERANCE):
             yield (
-                f"the schedule has taken {low} to {along[low]:.6g} of its planned lr and {high} "
-                f"to {along[high]:.6g}: it should multiply all alike (cdp.attach_schedule)"
+                f"{name}: lr is {now:.6g} now, above its planned {initial:.6g}: a schedule only "
+                "lowers it (cdp.attach_schedule)"
             )
+        if initial and math.isfinite(now / initial):
+            along[name] = now / initial
+    if not along:
+        return
+    low, high = min(along, key=lambda n: along[n]), max(along, key=lambda n: along[n])
+    if not math.isclose(along[low], along[high], rel_tol=_TOLERANCE):
+        yield (
+            f"the schedule has taken {low} to {along[low]:.6g} of its planned lr and {high} "
+            f"to {along[high]:.6g}: it should multiply all alike (cdp.attach_schedule)"
+        )
 
 
 def _of_kind(
@@ -108,10 +123,21 @@ def _of_kind(
 
 def _of_tensor(tensor: TensorPlan, group: dict[str, Any]) -> Iterator[str]:
     optimizer = OPTIMIZERS[tensor.optimizer]
-    found = optimizer.read({**group, LR: group.get("initial_lr", group[LR])})
+    found = optimizer.read({**_padded(group, tensor), LR: group.get("initial_lr", group[LR])})
     expected = optimizer.read(tensor.torch_values)
     for name, value in found.items():
         if value is None:
             yield f"{tensor.name}: the optimizer has no {name}, planned {expected[name]:.6g}"
         elif not math.isclose(float(value), expected[name], rel_tol=_TOLERANCE):
             yield f"{tensor.name}: {name} is {float(value):.6g}, planned {expected[name]:.6g}"
+
+
+def _padded(group: dict[str, Any], tensor: TensorPlan) -> dict[str, Any]:
+    """The group, with None for each of several values under one key that it lacks."""
+    padded = dict(group)
+    for key, planned in tensor.torch_values.items():
+        if isinstance(planned, tuple):
+            given = group.get(key)
+            own = tuple(given) if isinstance(given, Sequence) else ()
+            padded[key] = own + (None,) * (len(planned) - len(own))
+    return padded

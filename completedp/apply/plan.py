@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from completedp.apply import cautions
+from completedp.apply.carried import check_carried, hook_caution
 from completedp.apply.classify import classify
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.multipliers import Wanted, choose_ways, fold
@@ -80,12 +81,18 @@ def make_plan(
     ways = choose_ways(model_map, tensors, recipe, multipliers)
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
         cautions.check_not_frozen(model_map, residual)
-    if probe and (doubt := confirm(model_map).doubt(at_base=False)):
+    seen = confirm(model_map) if probe else None
+    if seen and (doubt := seen.doubt(at_base=False)):
         warn(doubt, ModelWarning)
     cautions.check_heads(model_map, recipe)
     for message in cautions.plan_cautions(model_map, transfer, residual, looked=probe):
         warn(message)
-    return Plan(recipe, target, model_map, fold(tensors, model_map, ways), residual, ways)
+    found = Plan(recipe, target, model_map, fold(tensors, model_map, ways), residual, ways)
+    if seen:
+        check_carried(found, seen)
+        if caution := hook_caution(found, seen):
+            warn(caution, ModelWarning)
+    return found
 
 
 def _residual(transfer: Transfer, layer: int) -> tuple[float, float]:

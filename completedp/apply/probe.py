@@ -36,12 +36,12 @@ from completedp.apply.heads import (
     why_not_called,
 )
 from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
-from completedp.apply.multipliers import MultiplyOutput
+from completedp.apply.multipliers import BUFFERS, OUTPUT, MultiplyOutput, hook_places
 from completedp.apply.names import canonical_name
 from completedp.apply.structure import fans, is_norm, unwrapped
 from completedp.common.errors import CompletedpError, short
 from completedp.common.surface import override
-from completedp.theory.roles import BRANCHES, is_bias
+from completedp.theory.roles import BRANCHES, Role, is_bias
 
 MOST_PARAMETERS = 64_000_000
 MOST_IN_ALL = 128_000_000
@@ -76,6 +76,12 @@ class Probe:
     """Factors of the model's own forward pass, where they are not 1."""
     head_dim: int | None = None
     """Size of its attention heads, where one was seen (heads.py); also of one that was skipped."""
+    uncalled: frozenset[str] = frozenset()
+    """Modules at the ends of branches, and the head, that its forward pass does not call."""
+    early_norms: frozenset[str] = frozenset()
+    """Modules taken for the norm before the logits that are called before the blocks alone."""
+    unused_buffers: frozenset[str] = frozenset()
+    """The branches whose multipliers are in buffers of its own that change nothing."""
 
     def lines(self) -> str:
         """For people."""
@@ -94,9 +100,14 @@ class Probe:
                 "better"
             )
 
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nobody has seen it run; the reference model's tests do."""
+        return bool(self.skipped) and self.excuse != _KNOWN
+
     def doubt(self, *, at_base: bool) -> str | None:
         """What to say of a model that nobody has seen run."""
-        if not self.skipped or self.excuse == _KNOWN or (self.excuse and not at_base):
+        if not self.is_unseen or (self.excuse and not at_base):
             return None
         return (
             f"this model was not seen to run ({self.skipped}), so what it was taken for rests on "
@@ -194,6 +205,8 @@ class _Subject:
         """By block, counted from 1: what it was called with."""
         self.outputs: dict[str, Tensor] = {}
         """Of the embedding and the head, where they are modules that are called; of the model."""
+        self.last_calls: dict[str, bool] = {}
+        """By path, of modules that were called: whether the last time was after a block."""
         self.heads = HeadSizes()
         self._stack = ExitStack()
 
@@ -216,10 +229,10 @@ class _Subject:
     def _run(self) -> None:
         """The whole model on a few tokens, to see what its blocks are given."""
         structure = self.map.structure
-        table = structure.modules[structure.embedding or ""]
-        rows = int(next(table.parameters()).shape[0])
-        tokens = torch.arange(TOKENS, device="cpu").remainder(rows)[None]
         with ExitStack() as hooks:
+            for path in (*hook_places(self.map), *_output_norms(self.map)):
+                handle = structure.modules[path].register_forward_pre_hook(self._counting(path))
+                hooks.callback(handle.remove)
             for layer, block in enumerate(self.map.blocks, start=1):
                 keep = self._keeping(layer)
                 handle = block.register_forward_pre_hook(keep, with_kwargs=True)
@@ -229,12 +242,26 @@ class _Subject:
                     handle = structure.modules[path].register_forward_hook(self._noting(name))
                     hooks.callback(handle.remove)
             hooks.enter_context(self.heads)
-            output = self._call(self.model, self.values, (tokens,), call_options(self.model))
-        logits = getattr(output, "logits", output[0] if isinstance(output, tuple) else output)
-        if isinstance(logits, Tensor):
-            self.outputs["logits"] = logits.detach()
+            logits = self.logits(self.values)
+        if logits is not None:
+            self.outputs["logits"] = logits
         if len(self.calls) != len(self.map.blocks):
             raise _CannotRunError("its forward pass does not call its blocks one by one")
+
+    def logits(self, values: Mapping[str, Tensor]) -> Tensor | None:
+        """What the whole model gives for a few tokens, where that is a tensor."""
+        table = self.map.structure.modules[self.map.structure.embedding or ""]
+        rows = int(next(table.parameters()).shape[0])
+        tokens = torch.arange(TOKENS, device="cpu").remainder(rows)[None]
+        output = self._call(self.model, values, (tokens,), call_options(self.model))
+        logits = getattr(output, "logits", output[0] if isinstance(output, tuple) else output)
+        return logits.detach() if isinstance(logits, Tensor) else None
+
+    def _counting(self, path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any) -> None:
+            self.last_calls[path] = bool(self.calls)
+
+        return hook
 
     def _keeping(self, layer: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -314,7 +341,8 @@ class _Subject:
 
 
 def _look(subject: _Subject) -> Probe:
-    faults: list[str] = []
+    early_norms = frozenset(_early_norms(subject))
+    faults = list(_norm_faults(subject, early_norms))
     constants = dict(_constants(subject))
     depth = len(subject.map.blocks)
     layers = sorted({1, (depth + 1) // 2, depth})[:_BLOCKS]
@@ -332,7 +360,56 @@ def _look(subject: _Subject) -> Probe:
         seen=() if faults else seen,
         constants=constants,
         head_dim=subject.heads.size,
+        uncalled=frozenset(_uncalled(subject)),
+        early_norms=early_norms,
+        unused_buffers=frozenset(_unused_buffers(subject)),
     )
+
+
+def _output_norms(model_map: ModelMap) -> dict[str, TensorInfo]:
+    """By path, what was taken for the norm before the logits."""
+    norms = (t for t in model_map if t.role is Role.OUTPUT_NORM)
+    return {path: t for t in norms if (path := t.name.rpartition(".")[0])}
+
+
+def _early_norms(subject: _Subject) -> Iterator[str]:
+    """A norm that only the embedding goes through is not the one before the logits."""
+    for path in _output_norms(subject.map):
+        if subject.last_calls.get(path) is False:
+            yield path
+
+
+def _norm_faults(subject: _Subject, early: frozenset[str]) -> Iterator[str]:
+    """An override is the user's word, and says nothing of where it is called."""
+    for path, tensor in _output_norms(subject.map).items():
+        if path in early and tensor.how != "override":
+            yield (
+                f"{path} was taken for the norm before the logits, and is called before the blocks"
+            )
+
+
+def _uncalled(subject: _Subject) -> Iterator[str]:
+    """Of a branch's experts some may have no token, but not all."""
+    places = hook_places(subject.map)
+    reached = {places[path] for path in subject.last_calls if path in places}
+    return (path for path, place in places.items() if place not in reached)
+
+
+def _unused_buffers(subject: _Subject) -> Iterator[str]:
+    """Of buffers that look like the model's own multipliers, those without an effect."""
+    before = subject.outputs.get("logits")
+    for branch, name in BUFFERS.items():
+        buffer, depth = subject.values.get(name), len(subject.map.blocks)
+        if before is None or buffer is None:
+            continue
+        if buffer.shape != (() if branch == OUTPUT else (depth, 2)):
+            continue
+        changed = buffer.clone()
+        part = changed if branch == OUTPUT else changed[:, BRANCHES.index(branch)]
+        part.mul_(0.5).add_(0.25)  # of whatever it was, but for a value that no branch has
+        after = subject.logits({**subject.values, name: changed})
+        if after is not None and torch.equal(before, after):
+            yield branch
 
 
 def _stream_fault(subject: _Subject, layer: int) -> str | None:

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
 from torch import nn
 
 from completedp.apply import names
 from completedp.apply.names import canonical_name
+from completedp.apply.norms import AskedNorms
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import override
 
@@ -32,6 +32,8 @@ class Place:
     """The block it is in, counted from 1."""
     inside: tuple[str, ...]
     """The modules on the way to it: from its block, or from the model."""
+    norm_adds: bool = False
+    """Whether its module is a norm that adds it."""
 
     @property
     def name(self) -> str:
@@ -51,7 +53,7 @@ class Place:
     @property
     def is_bias(self) -> bool:
         """Whether it is added."""
-        return names.split_key(self.key)[1] == "bias" or self.key == "beta"
+        return self.norm_adds or names.split_key(self.key)[1] == "bias" or self.key == "beta"
 
     @property
     def containers(self) -> tuple[str, ...]:
@@ -80,13 +82,13 @@ class Structure:
         # Of a wrapper and what it wraps, which share a path, the inner one comes last and stays.
         self.modules = dict(self._every_module)
         self._settled = settled
+        self.norms = AskedNorms()
         self._tables = {p: m for p, m in self.modules.items() if isinstance(m, nn.Embedding)}
         self.blocks = self._find_blocks()
         self.head = self._declared("get_output_embeddings")
         self.embedding = self._declared("get_input_embeddings") or self._find_embedding()
         self.head = self.head or self._find_head()
-        norms = [p for p, m in self.modules.items() if is_norm(m) and not self.in_block(p)]
-        self.output_norm = norms[0] if len(norms) == 1 else None
+        self.output_norm = self._find_output_norm()
 
     def in_block(self, path: str) -> bool:
         """Whether a path leads into a block."""
@@ -98,7 +100,9 @@ class Structure:
         """Every parameter of the model, in the model's order, tied ones at each of their places."""
         for path, module in self._every_module:
             for key, parameter in module.named_parameters(recurse=False):
-                yield self._place(path, key, module, tuple(parameter.shape)), parameter
+                place = self._place(path, key, module, tuple(parameter.shape))
+                adds = key != "weight" and is_norm(module) and self.norms.adds(module, key)
+                yield (replace(place, norm_adds=True) if adds else place), parameter
 
     @cached_property
     def shared(self) -> list[tuple[Place, Place]]:
@@ -259,11 +263,21 @@ class Structure:
             return Place(path=path, key=key, owner=owner, shape=shape, layer=None, inside=inside)
         start = len(self.blocks.split(".")) if self.blocks else 0
         index, *inside = path.split(".")[start:]
-        order = list(self.modules[self.blocks or ""]._modules)
-        layer = int(index) if index.isdigit() else order.index(index)
         return Place(
-            path=path, key=key, owner=owner, shape=shape, layer=layer + 1, inside=tuple(inside)
+            path=path,
+            key=key,
+            owner=owner,
+            shape=shape,
+            layer=self._layers[index],
+            inside=tuple(inside),
         )
+
+    @cached_property
+    def _layers(self) -> dict[str, int]:
+        """The blocks' numbers, from 1, by their keys, which may be any words or numbers."""
+        blocks = self.modules[self.blocks or ""]._modules.items()
+        there = (name for name, block in blocks if block is not None)
+        return {name: layer for layer, name in enumerate(there, start=1)}
 
     def _find_blocks(self) -> str | None:
         """The path of the list of like blocks that is in no other one."""
@@ -309,8 +323,8 @@ class Structure:
         tables = [p for p in self._tables if not self.in_block(p)]
         kinds = {p: names.outside_blocks(p.split(".")[-1]) for p in tables}
         if len(tables) > 1:
-            outputs = {fan[1] for p in self._linears_outside() if (fan := fans(self.modules[p]))}
-            matching = [p for p in tables if self._tables[p].num_embeddings in outputs]
+            linears = [self.modules[p] for p in self._linears_outside()]
+            matching = [p for p in tables if any(_has_rows(m, self._tables[p]) for m in linears)]
             named = [p for p in tables if kinds[p] == "embedding"]
             tables = matching if len(matching) == 1 else named or matching
         tables = [p for p in tables if kinds[p] != "position"]
@@ -318,15 +332,57 @@ class Structure:
 
     def _find_head(self) -> str | None:
         """The one linear layer outside the blocks with an output for every row of the embedding."""
+        table = self._tables.get(self.embedding) if self.embedding is not None else None
         heads = [
             path
             for path in self._linears_outside()
-            if (fan := fans(self.modules[path])) and fan[1] == self.vocabulary
+            if table is not None and _has_rows(self.modules[path], table)
         ]
         return heads[0] if len(heads) == 1 else None
 
+    def _find_output_norm(self) -> str | None:
+        """The one norm outside the blocks, unless it may be the embedding's."""
+        norms = [p for p, m in self.modules.items() if is_norm(m) and not self.in_block(p)]
+        if len(norms) != 1 or self.norms_embedding(norms[0]):
+            return None
+        named = names.outside_blocks(norms[0].split(".")[-1]) == "output_norm"
+        return norms[0] if named or not self.before_blocks(norms[0]) else None
+
+    def norms_embedding(self, path: str) -> bool:
+        """Whether a norm outside the blocks is the embedding's: called so, or in a module that has
+        the embedding and no blocks."""
+        words = path.split(".")
+        if self.blocks is None:
+            return names.says_embedding(words[-1])
+        around = [".".join(words[:end]) for end in range(1, len(words) + 1)]
+        around = [outer for outer in around if not _is_within(self.blocks, outer)]
+        return any(
+            names.says_embedding(outer.split(".")[-1])
+            or (self.embedding is not None and _is_within(self.embedding, outer))
+            for outer in around
+        )
+
+    def before_blocks(self, path: str) -> bool:
+        """Whether a module was made before the blocks were: often in the order of their use."""
+        order = list(self.modules)
+        return self.blocks is not None and order.index(path) < order.index(self.blocks)
+
     def _linears_outside(self) -> list[str]:
         return [p for p, m in self.modules.items() if fans(m) and not self.in_block(p)]
+
+
+def _has_rows(linear: nn.Module, table: nn.Embedding) -> bool:
+    """Whether a linear layer has an output for every row of a table; one whose sides nothing else
+    tells apart must read what is as wide as the table."""
+    both = may_be_fans(linear)
+    return any(
+        fan_out == table.num_embeddings and (len(both) == 1 or fan_in == table.embedding_dim)
+        for fan_in, fan_out in both
+    )
+
+
+def _is_within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
 
 
 def _is_block_list(module: nn.Module) -> bool:
@@ -365,38 +421,22 @@ def is_norm(module: nn.Module) -> bool:
 
 def fans(module: nn.Module) -> tuple[int, int] | None:
     """Fan-in and fan-out of a linear layer. Hugging Face's Conv1D keeps its weight transposed."""
+    return next(iter(may_be_fans(module)), None)
+
+
+def may_be_fans(module: nn.Module) -> list[tuple[int, int]]:
+    """Fan-in and fan-out of a linear layer, the likely first; either way round where no more than
+    its class's name tells that it is one."""
     weight = module._parameters.get("weight")
     if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding):
-        return None
+        return []
+    first, second = map(int, weight.shape)
     classes = [kind.__name__ for kind in type(module).__mro__]  # sharding makes subclasses
     if "Conv1D" in classes and hasattr(module, "nf"):
-        return int(weight.shape[0]), int(weight.shape[1])
-    if isinstance(module, nn.Linear) or "linear" in type(module).__name__.lower():
-        return int(weight.shape[1]), int(weight.shape[0])
-    return None
-
-
-def gain_offset(norm: nn.Module) -> float:
-    """What a norm adds to its stored gain: 1 where it keeps gain - 1, as Gemma's does.
-
-    Found by asking it: with a stored gain of 0 such a norm still lets its input through. Asked is a
-    stand-in with vectors of its own, so that meta tensors, sharding and hooks are left alone.
-    """
-    stand_in = object.__new__(type(norm))
-    zeros = {
-        name: torch.zeros(p.shape, device="cpu") for name, p in norm.named_parameters(recurse=False)
-    }
-    stand_in.__dict__.update(norm.__dict__, _parameters=zeros)
-    size = next(iter(zeros.values())).shape[-1]
-    x = torch.linspace(-1.0, 2.0, size, device="cpu")
-    for shape in ((1, 2, size), (2, size)):  # a stream, or what a norm of heads may be given
-        try:
-            with torch.no_grad():
-                y = stand_in.forward(x.expand(shape))
-        except Exception:
-            continue
-        return float(isinstance(y, torch.Tensor) and bool(torch.any(y != 0)))
-    return 0.0  # takes more than its input: an ordinary gain as far as anyone can tell
+        return [(first, second)]
+    if isinstance(module, nn.Linear):
+        return [(second, first)]
+    return [(second, first), (first, second)] if "linear" in type(module).__name__.lower() else []
 
 
 def _expert_count(module: nn.Module) -> int | None:

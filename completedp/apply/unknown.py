@@ -16,7 +16,7 @@ from completedp.apply import names
 from completedp.apply.structure import Place, Structure, is_norm
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import command
-from completedp.theory.roles import BRANCHES, MODULE_TYPES, is_bias
+from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role, is_bias
 
 _STREAM = ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "attn_out", "mlp_out")
 """Types in blocks whose gains or biases are as long as the residual stream is wide."""
@@ -139,6 +139,8 @@ def _fitting(
             continue
         if module_type in _ONE and module_type in taken:
             continue
+        if role is Role.OUTPUT_NORM and structure.norms_embedding(place.path):
+            continue
         if len(place.shape) > 1 and not place.is_bias and not role.is_matrix:
             continue
         if role.in_blocks and branch not in _branches(module_type):
@@ -179,7 +181,8 @@ def _branches(module_type: str) -> tuple[str | None, ...]:
 def _guess(place: Place, structure: Structure, types: Sequence[str]) -> str | None:
     """The one type that fits; of a block's two norms that of the branch which it comes before."""
     if len(types) == 1:
-        return types[0]
+        may_come_first = types[0] == "output_norm" and structure.before_blocks(place.path)
+        return None if may_come_first else types[0]
     beside = structure.norms_beside(place)
     on_stream = place.layer and is_norm(place.owner) and structure.branch(place) is None
     if not on_stream or len(beside) != 2 or not set(_PRE_NORM) <= set(types):

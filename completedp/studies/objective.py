@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from completedp.apply.plan import Plan
-from completedp.common.checks import check_each_once
+from completedp.common.checks import check_each_once, check_number, check_whole
 from completedp.common.errors import CompletedpError
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.cells import Cells, read_cells, read_sites
 from completedp.studies.config import WorkerConfig
 from completedp.studies.engines import PAPER_GRID, Bounds, Engine, paper_levels
 from completedp.studies.registry import make_engine
+from completedp.studies.relative import Where, scales_of
 from completedp.studies.sites import ROUND, SeveralSites
 from completedp.studies.space import Space, make_space
 from completedp.studies.spec import Site, StudySpec
@@ -37,16 +38,22 @@ def search_spec(
     space: str,
     tunables: Sequence[str] | None,
     reach: float,
-    targets: Iterable[Scale],
+    targets: Where | Sequence[Where],
     engine: str,
     seed: int,
     stop_early: bool,
-    sites: Sequence[Scale] = (),
+    sites: Where | Sequence[Where] = (),
 ) -> StudySpec:
     """A search from a recipe, with trials at its base, and in turn at the other `sites`.
 
     What cannot be trained or searched is said here, before a study of it is stored.
     """
+    seed = check_whole("seed", seed, low=0, high=2**31)
+    reach = check_number("reach", reach, low=0, high=64)
+    used, others = (
+        scales_of(name, given, recipe.base)
+        for name, given in (("targets", targets), ("sites", sites))
+    )
     if engine == PAPER_ENGINE:  # as far as the paper's values are
         tunables = tuple(PAPER_GRID) if tunables is None else tunables
         levels = paper_levels([f"{tunable}/{space}" for tunable in tunables], recipe.values)
@@ -57,10 +64,10 @@ def search_spec(
         types=task.types(recipe.base),
         tunables=tunables,
         reach=reach,
-        scales=(*targets, *sites),
+        scales=(*used, *others),
     )
-    check_each_once("site", [recipe.base, *sites])
-    if sites and stop_early:
+    check_each_once("site", [recipe.base, *others])
+    if others and stop_early:
         raise CompletedpError(
             "stop_early compares the loss curves of one scale: search at the base alone, or leave "
             "it off"
@@ -71,7 +78,7 @@ def search_spec(
         stop_early=stop_early,
         space=made,
         recipe=recipe,
-        sites=tuple(Site(scale=scale, rules=recipe.rules) for scale in (recipe.base, *sites)),
+        sites=tuple(Site(scale=scale, rules=recipe.rules) for scale in (recipe.base, *others)),
         task=task.identity(recipe.base),
         trials=trials,
     )

@@ -17,6 +17,7 @@ from completedp.studies.cells import NAME as CELLS
 from completedp.studies.config import BaseConfig, StudyConfig
 from completedp.studies.ladder import START, Kept, climb, trials_to_climb
 from completedp.studies.objective import Objective, search_spec
+from completedp.studies.relative import Where, scales_of
 from completedp.studies.spec import StudySpec
 from completedp.studies.spent import device_seconds, ladder_time
 from completedp.studies.store import Store, Study
@@ -26,7 +27,7 @@ from completedp.tasks.sources import overrides_from
 from completedp.tasks.task import MakeModel, Task, make_task
 from completedp.theory.evidence import Evidence, Rung, SearchRecord, shown_loss
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Ratios, Scale, check_scale
+from completedp.theory.scale import Scale, check_scale
 from completedp.theory.timescale import base_timescales, matrix_range
 from completedp.training.devices import device_name
 
@@ -48,11 +49,11 @@ def spec_from(config: StudyConfig, task: Task, recipe: Recipe) -> StudySpec:
         space=config.space,
         tunables=config.tunables,
         reach=config.reach,
-        targets=[recipe.base.times(Ratios.parse(text)) for text in config.target],
+        targets=config.target,
         engine=config.engine,
         seed=config.seed,
         stop_early=config.stop_early,
-        sites=[recipe.base.times(Ratios.parse(text)) for text in config.sites],
+        sites=config.sites,
     )
 
 
@@ -197,23 +198,30 @@ def _was_evidence(key: str) -> bool:
 
 
 def trials_for_best(
-    study: Study, objective: Objective, *, rungs: Sequence[Scale] = (), seeds: int = 4
+    study: Study, objective: Objective, *, rungs: Where | Sequence[Where] = (), seeds: int = 4
 ) -> dict[Scale, int]:
     """How many trials `best` trains at each scale, at most."""
     _check_is_search(study, objective)
-    check_each_once("rung", rungs)
+    scales = _rungs(rungs, objective)
     base, found, kept = objective.recipe.base, candidates(study, objective), Kept(study)
-    most = Counter(trials_to_climb(found, rungs or [base], seeds=seeds, kept=kept))
-    if rungs:  # then the winner and the start at the base
+    most = Counter(trials_to_climb(found, scales or [base], seeds=seeds, kept=kept))
+    if scales:  # then the winner and the start at the base
         most += Counter(trials_to_climb(found, [base], seeds=seeds, kept=kept, of_them=2))
     return {scale: count for scale, count in most.items() if count}
+
+
+def _rungs(given: Where | Sequence[Where], objective: Objective) -> list[Scale]:
+    """A ladder's scales, each once."""
+    scales = scales_of("rungs", given, objective.recipe.base)
+    check_each_once("rung", scales)
+    return scales
 
 
 def best(
     study: Study,
     objective: Objective,
     *,
-    rungs: Sequence[Scale] = (),
+    rungs: Where | Sequence[Where] = (),
     seeds: int = 4,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Best:
@@ -224,7 +232,7 @@ def best(
     unless it is the only rung.
     """
     _check_is_search(study, objective)
-    check_each_once("rung", rungs)
+    scales = _rungs(rungs, objective)
     check_unchanged(study, objective)
     base, found, kept = objective.recipe, candidates(study, objective), Kept(study)
     counted = objective.task.data.counted
@@ -237,13 +245,13 @@ def best(
         return climb(objective.runner, candidates, scales, seeds=seeds, progress=told, kept=kept)
 
     def climbed_all() -> list[Rung]:
-        climbed = climbed_by(found, rungs or [base.base])
+        climbed = climbed_by(found, scales or [base.base])
         if not math.isfinite(climbed[-1].standings[0].mean):
             raise CompletedpError(
                 f"all candidates diverge on {climbed[-1].scale.line(counted)}, the start among "
                 "them: search from a recipe that trains there, such as one with a smaller lr"
             )
-        if rungs:
+        if scales:
             names = (START, climbed[-1].standings[0].candidate)
             two = {name: recipe for name, recipe in found.items() if name in names}
             climbed = [*climbed_by(two, [base.base]), *climbed]

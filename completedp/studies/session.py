@@ -11,12 +11,14 @@ from typing import Any
 
 from completedp.common.errors import DataWarning, ScaleWarning
 from completedp.common.progress import Reporter
+from completedp.common.terminal import say
 from completedp.common.warn import warn
 from completedp.studies.cells import work_of
 from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.objective import Objective, search_spec
-from completedp.studies.outlook import left_of, outlook, searched
+from completedp.studies.outlook import LONG_ON_CPU, Outlook, left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
+from completedp.studies.relative import Where
 from completedp.studies.run import Best, best, open_study, start, trials_for_best
 from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.status import Status, status
@@ -49,8 +51,8 @@ def search(
     space: str = DEFAULT_SPACE,
     tunables: Sequence[str] | None = None,
     reach: float = REACH,
-    targets: Sequence[Scale] = (),
-    sites: Sequence[Scale] = (),
+    targets: Where | Sequence[Where] = (),
+    sites: Where | Sequence[Where] = (),
     engine: str = DEFAULT_ENGINE,
     seed: int = 0,
     stop_early: bool = False,
@@ -68,7 +70,8 @@ def search(
     of examples and seed that gives an iterable of batches. `loss(model, *batch)` gives one number;
     next-token cross-entropy if not given. With a `recipe` the search starts there, at its base;
     else from usual values at `base`. With `sites`, trials train at these scales in turn with the
-    base, and what gains at all of them is found.
+    base, and what gains at all of them is found; `targets` are where results are to be used, and
+    bounds hold there. Each is a Scale, or relative to the base: Ratios, or "depth=2,tokens=2".
 
     `trials` counts training runs; `reach` is in octaves; `context` in tokens a sequence; a scale's
     batch and tokens are in tokens, or in examples where data are no text.
@@ -79,7 +82,7 @@ def search(
     ...                    slots=1, eval_examples=4, compile=False, quiet=True)
     >>> [trial.status for trial in study.trials()]
     ['ok', 'ok']
-    >>> recipe = study.best(rungs=[base.times(cdp.Ratios(tokens=2))], seeds=1, quiet=True)
+    >>> recipe = study.best(rungs=["tokens=2"], seeds=1, quiet=True)
     >>> study.close()
     """
     call = call_of(search, locals())
@@ -110,9 +113,7 @@ def search(
     objective = Objective(spec, task, options)
     warn_of_base(objective)
     objective.runner.in_slots(begin.base)  # a loss that cannot be is said before there is a study
-    if not quiet:
-        left = outlook(searched(spec), store, study).left
-        say_estimate(estimate_trials(objective.runner, begin, left))
+    say_outlook(objective, outlook(searched(spec), store, study), quiet=quiet)
     opened = Store(store)
     try:
         found = Search(opened, open_study(opened, study, spec), objective)
@@ -134,22 +135,35 @@ class Search:
         """Work on what is left of the budget, or of a larger one."""
         if trials is not None:
             self.study.set_budget(trials)
-        work_shown(self.study, self.objective, quiet=quiet)
+        try:
+            work_shown(self.study, self.objective, quiet=quiet)
+        except KeyboardInterrupt:
+            raise _interrupted() from None
 
-    def best(self, rungs: Sequence[Scale] = (), *, seeds: int = 4, quiet: bool = False) -> Recipe:
+    def best(
+        self, rungs: Where | Sequence[Where] = (), *, seeds: int = 4, quiet: bool = False
+    ) -> Recipe:
         """The recipe that is best on the last rung, measured on fresh seeds against the start.
 
+        A rung is a Scale, or relative to the base: Ratios, or a text such as "depth=2,tokens=2".
         The ladder, every rung's losses, is in its `evidence`, with what the search was and cost.
         """
         return self.ladder(rungs, seeds=seeds, quiet=quiet).recipe
 
-    def ladder(self, rungs: Sequence[Scale] = (), *, seeds: int = 4, quiet: bool = False) -> Best:
+    def ladder(
+        self, rungs: Where | Sequence[Where] = (), *, seeds: int = 4, quiet: bool = False
+    ) -> Best:
         """The same, with every candidate's losses on every rung."""
         if not quiet:
             trials = trials_for_best(self.study, self.objective, rungs=rungs, seeds=seeds)
             say_estimate(estimate_trials(self.objective.runner, self.objective.recipe, trials))
-        with shown_rungs(quiet=quiet) as progress:
-            found = best(self.study, self.objective, rungs=rungs, seeds=seeds, progress=progress)
+        try:
+            with shown_rungs(quiet=quiet) as progress:
+                found = best(
+                    self.study, self.objective, rungs=rungs, seeds=seeds, progress=progress
+                )
+        except KeyboardInterrupt:
+            raise _interrupted() from None
         if not quiet:
             print(found.lines(), file=sys.stderr, flush=True)
         return found
@@ -177,6 +191,28 @@ class Search:
         return self.status.lines()
 
     __repr__ = __str__
+
+
+def _interrupted() -> KeyboardInterrupt:
+    """What to raise in the place of one whose traceback would go through all of torch."""
+    say("interrupted: the same call goes on where it stopped")
+    return KeyboardInterrupt()
+
+
+def say_outlook(objective: Objective, ahead: Outlook, *, quiet: bool = False) -> None:
+    """Say what a search will take; of a CPU's hours even those are warned who want it quiet."""
+    # What was begun goes on: who began it knows.
+    is_unknown = objective.runner.device.type == "cpu" and not ahead.begun
+    if quiet and not is_unknown:
+        return
+    found = estimate_trials(objective.runner, objective.recipe, ahead.left)
+    if not quiet:
+        say_estimate(found)
+    if is_unknown and found.seconds > LONG_ON_CPU:
+        warn(
+            f"{found.cost.trials:,} trials will take {found.short_time} on {found.device}: take "
+            "fewer trials, a smaller base or a GPU; ended by Ctrl-C, the same call goes on"
+        )
 
 
 def warn_of_base(objective: Objective) -> None:

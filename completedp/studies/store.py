@@ -9,10 +9,12 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
+from completedp.common.checks import check_is
 from completedp.common.errors import CompletedpError
 from completedp.studies.database import Database
 from completedp.studies.schema import STUDIES
@@ -29,8 +31,9 @@ class Store:
     """
 
     def __init__(
-        self, url: str, *, create: bool = True, clock: Callable[[], float] = time.time
+        self, url: str | Path, *, create: bool = True, clock: Callable[[], float] = time.time
     ) -> None:
+        check_is("store", url, (str, Path), "a path, or a URL such as postgresql://HOST/DATABASE")
         self._database = Database(str(url), create=create, clock=clock)
 
     def __enter__(self) -> Store:

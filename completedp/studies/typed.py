@@ -7,8 +7,10 @@ what was typed says both. In Python it is the call.
 from __future__ import annotations
 
 import inspect
+import math
 import shlex
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from completedp.common import surface
 from completedp.common.errors import CompletedpError
 from completedp.studies.database import without_password
 from completedp.studies.store import Study
-from completedp.theory.scale import Scale
+from completedp.theory.scale import Ratios, Scale
 
 _NOTE = "command"
+_LONG, _MANY = 500, 100
+"""Letters and items of a value beyond which nobody would read it."""
 
 
 def typed_command() -> str | None:
@@ -43,7 +47,7 @@ def note_call(study: Study, call: str) -> None:
 def call_of(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
     """A call as it could be written: the arguments that are not as they are if left out.
 
-    What is no plain value goes by a name: a function by its own, anything else by its argument's.
+    A function goes by its name; what is no plain value, or a long one, by its argument's.
 
     >>> call_of(math.isclose, {"a": 1, "b": 2.5})
     'cdp.isclose(1, 2.5)'
@@ -52,7 +56,7 @@ def call_of(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in given or _is(given[name], parameter.default):
             continue
-        shown = _value(name, given[name])
+        shown = _written(given[name]) or name
         positional = parameter.default is parameter.empty and parameter.kind is not _KEYWORD
         words.append(shown if positional else f"{name}={shown}")
     return f"cdp.{function.__name__}({', '.join(words)})"
@@ -65,21 +69,58 @@ def _is(value: Any, default: Any) -> bool:
     return value is default or (isinstance(value, str | int | float) and value == default)
 
 
-def _value(name: str, value: Any) -> str:
+def _written(value: Any) -> str | None:
+    """A value as Python has it; None of what is too long, or cannot be written."""
+    shown = _plain(value)
+    return shown if shown is not None and len(shown) <= _LONG else None
+
+
+def _plain(value: Any) -> str | None:
     if isinstance(value, str):
         return repr(_without_password(value))
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | int):
         return repr(value)
+    if isinstance(value, float):
+        return repr(float(value)) if math.isfinite(value) else None
     if isinstance(value, Path):
         return repr(str(value))
-    if isinstance(value, Scale):
+    if isinstance(value, Scale | Ratios):
         return f"cdp.{value!r}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_value(name, each) for each in value)}]"
+        each = _all_written(value)
+        return None if each is None else f"[{', '.join(each)}]"
     if isinstance(value, Mapping):
-        pairs = (f"{key!r}: {_value(name, each)}" for key, each in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    return str(getattr(value, "__name__", name))
+        keys, values = _all_written(list(value)), _all_written(list(value.values()))
+        if keys is None or values is None:
+            return None
+        return f"{{{', '.join(f'{key}: {each}' for key, each in zip(keys, values, strict=True))}}}"
+    return _function(value)
+
+
+def _all_written(values: Sequence[Any]) -> list[str] | None:
+    """All of them as Python has them; None where one cannot be written, or where they are many."""
+    found: list[str] = []
+    if len(values) > _MANY:
+        return None
+    for value in values:
+        if (shown := _written(value)) is None:
+            return None
+        found.append(shown)
+    return found
+
+
+def _function(value: Any) -> str | None:
+    """A function or class by its name: in a module that can be imported, as the text that finds it.
+
+    None of what has no name to be found by: a lambda, a method of some instance, an object.
+    """
+    name = getattr(value, "__name__", None)
+    if not isinstance(name, str) or not name.isidentifier() or hasattr(value, "__self__"):
+        return None
+    module = getattr(value, "__module__", None)
+    is_script = module in (None, "__main__")
+    found = None if is_script else getattr(sys.modules.get(module), name, None)
+    return repr(f"{module}:{name}") if found is value else name
 
 
 def noted_command(study: Study) -> str | None:

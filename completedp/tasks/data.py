@@ -28,6 +28,8 @@ from completedp.theory.scale import Scale
 
 Batch = tuple[Tensor, ...]
 """What a loss takes after the model."""
+Columns = tuple[Any, ...] | None
+"""The keys of examples that are mappings, in the order in which a loss takes them."""
 DEFAULT_CONTEXT = 256
 MOST_PASSES = 4
 """Over the same data, about as good as fresh data."""
@@ -95,11 +97,13 @@ class Stream:
 
     batches: Callable[[str, int, int], Iterable[Any]]
     split: str
+    columns: Columns = None
+    """Of batches that are mappings: those of the first one for training."""
 
     def iterate(self, examples: int, seed: int) -> Iterator[Batch]:
         """Batches of so many examples, the same for the same seed."""
         for batch in self.batches(self.split, examples, seed):
-            yield as_batch(batch)
+            yield as_batch(batch, self.split, self.columns)
 
     def for_training(self, examples: int, seed: int) -> Iterator[Batch]:
         """The same, for as long as they are asked for: an end, or another size, is an error."""
@@ -220,13 +224,15 @@ def make_data(source: Any, context: int | None = None) -> Data:
     try:
         if _takes(source) >= 3:
             return _streamed(cast(Any, source), unit, name)
-        tensors = [_materialised(source(split), split) for split in ("train", "valid")]
+        learnt, columns = _materialised(source("train"), "train")
+        judged, found = _materialised(source("valid"), "valid")
     except CompletedpError:
         raise
     except Exception as error:  # the user's own code may fail in any way
         raise CompletedpError(f"the data function {name} failed: {short(error)}") from error
-    train, valid = (Tensors(each) for each in tensors)
-    return Data(train=train, valid=valid, unit=unit, digest=_digest(tensors), name=name)
+    judged = _in_order(judged, "valid", found, columns)
+    train, valid = Tensors(learnt), Tensors(judged)
+    return Data(train=train, valid=valid, unit=unit, digest=_digest([learnt, judged]), name=name)
 
 
 def _takes(function: Callable[..., Any]) -> int:
@@ -237,16 +243,42 @@ def _takes(function: Callable[..., Any]) -> int:
 
 
 def _streamed(source: Callable[[str, int, int], Iterable[Any]], unit: int, name: str) -> Data:
-    train, valid = Stream(source, "train"), Stream(source, "valid")
+    columns = _columns_of(next(iter(source("train", 1, 0)), None))
+    train, valid = (Stream(source, split, columns) for split in ("train", "valid"))
     first = [_first_batches(stream, 1)[0] for stream in (train, valid)]
     return Data(train=train, valid=valid, unit=unit, digest=_digest(first), name=name)
 
 
-def as_batch(batch: Any) -> Batch:
-    """A batch as a tuple of tensors."""
+def _columns_of(example: Any) -> Columns:
+    """The keys of an example or a batch; None where it is no mapping."""
+    return tuple(example) if isinstance(example, Mapping) else None
+
+
+def _in_order(parts: tuple[Any, ...], split: str, found: Columns, columns: Columns) -> Any:
+    """The parts in the order of the columns that are trained on, by their names.
+
+    Raise where there are others: a loss would take one for another.
+    """
+    if found == columns:
+        return parts
+    if found is None or columns is None or set(found) != set(columns):
+        shown, wanted = (
+            "no names" if names is None else f"the names {', '.join(map(repr, names))}"
+            for names in (found, columns)
+        )
+        raise CompletedpError(
+            f"the columns of the data for {split!r} have {shown}, and those of 'train' have "
+            f"{wanted}: give both the same"
+        )
+    return tuple(parts[found.index(column)] for column in columns)
+
+
+def as_batch(batch: Any, split: str, columns: Columns) -> Batch:
+    """A batch as a tuple of tensors, in the order of the columns."""
     parts = batch if isinstance(batch, tuple | list) else (batch,)
     if isinstance(batch, Mapping):
         parts = tuple(batch.values())
+    parts = _in_order(tuple(parts), split, _columns_of(batch), columns)
     if not all(isinstance(part, Tensor | np.ndarray) for part in parts) or not parts:
         raise CompletedpError(
             f"a batch of the data is a {type(batch).__name__} of "
@@ -324,8 +356,9 @@ def _by_split(splits: Mapping[str, Any]) -> Callable[[str], Any]:
     return lambda split: splits[split]
 
 
-def _materialised(dataset: Any, split: str) -> Batch:
-    """A dataset as tensors, one row an example."""
+def _materialised(dataset: Any, split: str) -> tuple[Batch, Columns]:
+    """A dataset as tensors, one row an example, and what examples that are mappings call them."""
+    columns = None
     if isinstance(dataset, tuple) and all(isinstance(x, Tensor) for x in dataset):
         tensors = tuple(dataset)
     elif isinstance(dataset, Tensor):
@@ -336,14 +369,15 @@ def _materialised(dataset: Any, split: str) -> Batch:
                 f"data for {split!r} is a {type(dataset).__name__}: give a torch Dataset with "
                 "a length, or a tuple of tensors"
             )
-        tensors = _stacked([dataset[index] for index in range(len(dataset))], split)
+        rows = [dataset[index] for index in range(len(dataset))]
+        tensors, columns = _stacked(rows, split), _columns_of(rows[0])
     lengths = {len(tensor) for tensor in tensors}
     if len(lengths) != 1 or not tensors or 0 in lengths:
         raise CompletedpError(
             f"data for {split!r} has tensors of {sorted(lengths)} rows: they must have one number "
             "of examples, at least 1"
         )
-    return tensors
+    return tensors, columns
 
 
 def _stacked(rows: list[Any], split: str) -> Batch:

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def name_of(function: Any) -> str:
         return name
     # A lambda, or a function within another: no name tells it from the next one.
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
-    closed = tuple(repr(cell.cell_contents) for cell in cells or () if _is_plain(cell))
+    closed = tuple(repr(_stable(cell.cell_contents)) for cell in cells or () if _is_plain(cell))
     return f"{name}({_digest((_code(code), closed, getattr(function, '__defaults__', None)))})"
 
 
@@ -163,7 +164,9 @@ def _code(code: Any) -> Any:
     """What a function does, without where it was written."""
     if code is None:
         return None
-    constants = tuple(_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts)
+    constants = tuple(
+        _code(c) if isinstance(c, CodeType) else repr(_stable(c)) for c in code.co_consts
+    )
     return code.co_code, code.co_names, constants
 
 
@@ -175,7 +178,41 @@ def _is_plain(cell: Any) -> bool:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.blake2b(repr(value).encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b(repr(_stable(value)).encode(), digest_size=4).hexdigest()
+
+
+class _Words(str):
+    """A text that is shown as it is."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def _stable(value: Any) -> Any:
+    """A value whose `repr` is the same in every process; of what has one it is the value's own."""
+    if isinstance(value, str | bytes | int | float | None):
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(map(_stable, value))
+    if type(value) is dict:
+        return {key: _stable(each) for key, each in value.items()}
+    if isinstance(value, set | frozenset) and value:  # in an order of each process
+        each = sorted(repr(_stable(each)) for each in value)
+        return _Words(f"{type(value).__name__}({{{', '.join(each)}}})")
+    shown = repr(value)
+    if not _ADDRESS.search(shown):
+        return value
+    if callable(value) and hasattr(value, "__qualname__"):
+        return _Words(name_of(value))
+    attributes = getattr(value, "__dict__", None)
+    if attributes is None:
+        return _Words(_ADDRESS.sub("", shown))
+    # Its class and its attributes; what hides behind those is not followed.
+    plain = {key: _ADDRESS.sub("", repr(each)) for key, each in attributes.items()}
+    return _Words(f"{type(value).__module__}.{type(value).__qualname__}({plain})")
 
 
 def overrides_from(pairs: tuple[str, ...]) -> dict[str, str]:

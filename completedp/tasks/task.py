@@ -21,6 +21,7 @@ from torch import nn
 from completedp.apply.classify import classify, is_constant
 from completedp.apply.plan import Plan, make_plan
 from completedp.apply.structure import fans, is_norm
+from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError, short
 from completedp.lm.loss import Loss
 from completedp.lm.reference import ReferenceModel
@@ -141,7 +142,7 @@ class Task:
 
         def loss(*batch: torch.Tensor) -> Loss:
             with (
-                _said_plainly(self.name),
+                said_plainly(self.name),
                 torch.autocast(batch[0].device.type, dtype if narrow else None, enabled=narrow),
             ):
                 total = own(model, *batch)
@@ -186,6 +187,7 @@ def make_task(
     Without a model it is the reference model, of the shape given, for a folder of tokens. A
     `recipe` that is to be trained by brings the size of its heads, and its overrides.
     """
+    eval_examples = check_whole("eval_examples", eval_examples)
     head_dim = None if recipe is None else recipe.head_dim
     inherited = {} if recipe is None else recipe.overrides
     if isinstance(data, str) and ":" in data:
@@ -282,7 +284,7 @@ TABLES_NEED = (
 
 
 @contextmanager
-def _said_plainly(name: str) -> Iterator[None]:
+def said_plainly(name: str) -> Iterator[None]:
     """A fault of the user's model or loss in one line; running out of memory is none."""
     try:
         yield

@@ -29,6 +29,7 @@ from completedp.lm.transformer import is_reference
 from completedp.tasks.config import Z_LOSS
 from completedp.tasks.data import Batch, Data, held_out_batches
 from completedp.tasks.losses import ModelLoss
+from completedp.tasks.task import REFERENCE, said_plainly
 from completedp.theory.optimizers import DEFAULT, OPTIMIZERS
 from completedp.training.feeds import make_feed, sample_batch
 from completedp.training.memory import is_out_of_memory, slots_that_fit
@@ -131,6 +132,7 @@ class Slots:
         self._make_loss: Callable[..., StackedLoss]
         self._examples = examples
         self._is_reference = loss is None and is_reference(model)
+        self._name = REFERENCE if self._is_reference else type(model).__name__
         if loss is None and is_reference(model):
             self._make_loss = partial(reference_loss, model, z_loss, chunk)
             self._evaluation_loss: StackedLoss = reference_loss(model)
@@ -356,8 +358,10 @@ class Slots:
     def _advance(self) -> Tensor:
         # A slot without a trial goes on with stale values: what it computes is never read.
         step = self._step.clamp(max=self.max_steps - 1)
-        loss = self._loss(self._parameters, self._buffers, *self._feed.batch(step))
-        grads = torch.autograd.grad(loss.total.sum(), list(self._parameters.values()))
+        batch = self._feed.batch(step)
+        with said_plainly(self._name):
+            loss = self._loss(self._parameters, self._buffers, *batch)
+            grads = torch.autograd.grad(loss.total.sum(), list(self._parameters.values()))
         with torch.no_grad():
             for family in self._families:
                 family.step(grads, self._schedule[self._slots, step], step + 1)
@@ -394,7 +398,8 @@ class Slots:
         try:
             for batch, size in held_out_batches(self._data, self._held_out, at_once, self.device):
                 stacked = tuple(part.expand(len(slots), *part.shape) for part in batch)
-                loss = self._evaluation_loss(parameters, buffers, *stacked)
+                with said_plainly(self._name):
+                    loss = self._evaluation_loss(parameters, buffers, *stacked)
                 total += loss.cross_entropy * size
         finally:  # out of memory, the others go on training
             self._model.train()

@@ -46,7 +46,8 @@ ARMS = {UNTUNED: INK, PAPERS: AMBER, UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
 SCHEDULED = ("warmup", "power")
 TUNABLES = (*TUNABLE, *SCHEDULED)
 _USUAL_STD = 0.02
-"""The initial scale of `paper`, GPT-2's: the paper does not say its own."""
+"""The initial scale of `paper` at the paper's width, GPT-2's: the paper does not say its own. At
+another width it is the one that makes features of the same size."""
 _FRESH = 1_000_000
 """The first seed of those that nothing was chosen by."""
 _CANDIDATES = 6
@@ -136,7 +137,8 @@ class Headline:
             UNIFORM: _start(lab.plain_recipe(task, at.setting), at),
             GLOBAL: _start(lab.recipe(task, at.setting), at),
         }
-        starts[PAPERS] = _with_std(starts[UNIFORM], _USUAL_STD)
+        wider = PAPER.base.width / at.setting.base.width
+        starts[PAPERS] = _with_std(starts[UNIFORM], _USUAL_STD * math.sqrt(wider))
         searches = {
             arm: self._searched(lab, at, arm, start, trials=at.total, space="global")
             for arm, start in starts.items()
