@@ -24,6 +24,7 @@ from completedp.studies.store import Store
 from completedp.tasks.losses import transformer_loss
 from completedp.tasks.task import make_task
 from completedp.theory.scale import Scale
+from completedp.training import cost as training_costs
 from completedp.training import estimate
 from completedp.training.cost import Cost, Speed, gpu_speed, training_cost, utilisation
 from completedp.training.estimate import estimate_run, estimate_trials, sample
@@ -240,7 +241,7 @@ def test_a_cpu_refuses_what_takes_long(
     said = capsys.readouterr()
     assert "cost: 1 trial, 10 steps" in said.err
     assert f"next: completedp search best --store {store} --study search --data {data}" in said.err
-    monkeypatch.setattr(costs, "LONG", 0.0)
+    monkeypatch.setattr(training_costs, "LONG_ON_CPU", 0.0)
     assert run([*proposed, "--trials", "2"], monkeypatch) == 0  # it was begun
     assert "2/2 trials" in capsys.readouterr().out
 
@@ -249,7 +250,7 @@ def test_anyway_begins(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`--anyway` is obeyed; `--peak` without `--dry-run` is a mistake."""
-    monkeypatch.setattr(costs, "LONG", 0.0)
+    monkeypatch.setattr(training_costs, "LONG_ON_CPU", 0.0)
     words = f"search start --data {data} --trials 1 --store {tmp_path}/s.db {SIZES} --no-compile"
     assert run(words.split(), monkeypatch) == 2
     assert run([*words.split(), "--anyway"], monkeypatch) == 0

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     Work = tuple[Runner, Recipe, Mapping[Scale, int]]
     """What trains, the recipe it starts from, and how many trials at each scale."""
 
-LONG = 1800.0
-"""Seconds beyond which a CPU does not begin unless it is told to."""
 SMALLER = (
     Scale(width=128, depth=4, batch=8192, tokens=4_000_000),
     Scale(width=64, depth=4, batch=4096, tokens=2_000_000),
@@ -136,7 +134,9 @@ def _refuse_if_long(
     found: Estimate, smaller: Callable[[Mapping[str, int]], Estimate], trials: int | None
 ) -> None:
     """Raise where a CPU would be at work for longer than people expect."""
-    if found.seconds <= LONG:
+    from completedp.training.cost import LONG_ON_CPU
+
+    if found.seconds <= LONG_ON_CPU:
         return
     hint = "take fewer trials, a smaller base (--width, --depth, --batch, --tokens) or a GPU"
     for base in SMALLER:
@@ -145,11 +145,11 @@ def _refuse_if_long(
             fits = smaller(sizes)
         except CompletedpError:  # such as a recipe of another base, or heads that do not divide
             continue
-        if fits.seconds > LONG and trials is not None and base is SMALLER[-1]:
-            part = 0.9 * LONG / fits.seconds
+        if fits.seconds > LONG_ON_CPU and trials is not None and base is SMALLER[-1]:
+            part = 0.9 * LONG_ON_CPU / fits.seconds
             sizes |= {"trials": int(part * trials) // 10 * 10}
             fits = replace(fits, seconds=part * fits.seconds)
-        if fits.seconds <= LONG and sizes.get("trials", _WORTH_IT) >= _WORTH_IT:
+        if fits.seconds <= LONG_ON_CPU and sizes.get("trials", _WORTH_IT) >= _WORTH_IT:
             hint = f"`{_command(sizes)}` takes {fits.short_time}"
             break
     raise CompletedpError(

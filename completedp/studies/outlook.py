@@ -15,9 +15,6 @@ from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store, Study
 from completedp.theory.scale import Scale
 
-LONG_ON_CPU = 1800.0
-"""Seconds of a search on a CPU that people do not expect."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:

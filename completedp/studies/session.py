@@ -16,7 +16,7 @@ from completedp.common.warn import warn
 from completedp.studies.cells import work_of
 from completedp.studies.config import REACH, WorkerConfig
 from completedp.studies.objective import Objective, search_spec
-from completedp.studies.outlook import LONG_ON_CPU, Outlook, left_of, outlook, searched
+from completedp.studies.outlook import Outlook, left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.relative import Where
 from completedp.studies.run import Best, best, open_study, start, trials_for_best
@@ -31,6 +31,7 @@ from completedp.tasks.task import MakeModel
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.theory.trust import LARGER, small_base
+from completedp.training.cost import LONG_ON_CPU
 from completedp.training.estimate import estimate_trials, say_estimate
 
 DEFAULT_SPACE = "staged"

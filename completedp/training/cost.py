@@ -117,6 +117,8 @@ COMPILING = {"cuda": 20.0, "cpu": 10.0}
 """Seconds to compile a shape."""
 
 
+LONG_ON_CPU = 1800.0
+"""Seconds of training on a CPU that people do not expect."""
 PEAKS = {
     "A10": 125,
     "A100": 312,
