@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import completedp as cdp
+from completedp.studies.relative import scales_of
 
 ROOT = Path(__file__).parent.parent
 OWN_MODEL = "MyModel"
@@ -45,6 +46,5 @@ def test_the_block_with_a_users_model_calls_what_is_there(monkeypatch: pytest.Mo
     (block,) = (block for block in BLOCKS if OWN_MODEL in block)
     names: dict[str, Any] = {"cdp": cdp, OWN_MODEL: nn.Module}
     exec(compile(block, "README.md", "exec"), names)
-    assert names["study"].best.call_args.kwargs["rungs"] == [
-        cdp.Scale(width=512, depth=4, batch=16_384, tokens=400_000_000)
-    ]
+    rungs = scales_of("rungs", names["study"].best.call_args.kwargs["rungs"], names["base"])
+    assert rungs == [cdp.Scale(width=512, depth=4, batch=16_384, tokens=400_000_000)]
