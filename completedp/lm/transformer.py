@@ -232,7 +232,7 @@ def is_reference(model: nn.Module) -> TypeGuard[Transformer]:
 
     One that a user derived from it, or replaced or hooked a part of, is a model of their own.
     """
-    if type(model) is not Transformer:
+    if not isinstance(model, Transformer):
         return False
     with torch.device("meta"):
         plain = Transformer(model.config)
