@@ -90,7 +90,8 @@ def make_plan(
     found = Plan(recipe, target, model_map, fold(tensors, model_map, ways), residual, ways)
     if seen:
         check_carried(found, seen)
-        if caution := hook_caution(found, seen):
+        # Who asks for hooks knows of them.
+        if multipliers == "auto" and (caution := hook_caution(found, seen)):
             warn(caution, ModelWarning)
     return found
 
