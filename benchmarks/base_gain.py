@@ -51,6 +51,7 @@ def headline(args: argparse.Namespace, vocab: int) -> Headline:
         scales=(Ratios(), *args.carried),
         seeds=(args.seeds, *[args.carried_seeds] * len(args.carried)),
         lengths=tuple(args.lengths),
+        usual_width=args.usual_width,
         arms=tuple(args.arms),
     )
     return Headline(sizes={args.size: size})
@@ -77,6 +78,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--carried", type=Ratios.parse, nargs="*", default=[], metavar="AXIS=RATIO,..."
+    )
+    parser.add_argument(
+        "--usual-width", type=int, default=512, help="where `paper` begins with a std of 0.02"
     )
     parser.add_argument("--carried-seeds", type=int, default=3)
     parser.add_argument("--slots", type=int)

@@ -46,7 +46,7 @@ ARMS = {UNTUNED: INK, PAPERS: AMBER, UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
 SCHEDULED = ("warmup", "power")
 TUNABLES = (*TUNABLE, *SCHEDULED)
 _USUAL_STD = 0.02
-"""The initial scale of `paper` at the paper's width, GPT-2's: the paper does not say its own. At
+"""The initial scale of `paper`, GPT-2's, at the usual width: the paper does not say its own. At
 another width it is the one that makes features of the same size."""
 _FRESH = 1_000_000
 """The first seed of those that nothing was chosen by."""
@@ -80,6 +80,8 @@ class HeadlineSize:
     """How much longer `global` trains besides."""
     around: tuple[float, ...] = ()
     """Octaves that learning rates are moved by at the target."""
+    usual_width: int = PAPER.base.width
+    """Where `paper` begins with the usual initial scale; elsewhere with one as good."""
     arms: tuple[str, ...] = (UNIFORM, GLOBAL, MODULE)
     tunables: tuple[str, ...] = TUNABLES
 
@@ -137,7 +139,7 @@ class Headline:
             UNIFORM: _start(lab.plain_recipe(task, at.setting), at),
             GLOBAL: _start(lab.recipe(task, at.setting), at),
         }
-        wider = PAPER.base.width / at.setting.base.width
+        wider = at.usual_width / at.setting.base.width
         starts[PAPERS] = _with_std(starts[UNIFORM], _USUAL_STD * math.sqrt(wider))
         searches = {
             arm: self._searched(lab, at, arm, start, trials=at.total, space="global")
