@@ -1,4 +1,4 @@
-"""What the headline came to: tables of docs/results/headline.json.
+"""What the headline came to: tables of docs/results/headline.json, and of its arms at a wider base.
 
 python benchmarks/headline_tables.py
 """
@@ -16,11 +16,17 @@ from completedp.evidence.figures.headline import times_shown
 from completedp.theory.scale import Scale
 
 FOUND = Path(__file__).parent.parent / "docs" / "results" / "headline.json"
+WIDER = Path(__file__).parent / "data" / "base-gain-gpu.json"
 
 
 def found() -> dict[str, Any]:
     """What the figure wrote."""
     return json.loads(FOUND.read_text(encoding="utf-8"))
+
+
+def wider_base() -> dict[str, Any]:
+    """What base_gain.py wrote, as the figure writes it."""
+    return {"numbers": json.loads(WIDER.read_text(encoding="utf-8"))}
 
 
 def summary(of: Mapping[str, Any]) -> str:

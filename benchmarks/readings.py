@@ -31,6 +31,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 STORE = ROOT / "benchmarks" / "data" / "headline" / "headline-gpu.db.xz"
 STORES = ROOT / "benchmarks" / "data" / "stores"
+BASE_GAIN = ROOT / "benchmarks" / "data" / "base-gain-gpu.json"
 ROUND = 64
 """Trials of a search that a median is of."""
 
@@ -91,6 +92,19 @@ def memories_kept() -> None:
     print(f"longer memories at the base: lower by {mean:.3f} +- {(high - low) / 2:.3f}")
 
 
+def token_rules() -> None:
+    """What each rule for the tokens ends at over x8, at the best of its rates, beside no rule."""
+    of = curves("lr-tokens")
+    none = _best_rate(of["no rule for tokens", 8])
+    for line in ("square-root rule", "fourth-root rule", "tokens by batch"):
+        rule = _best_rate(of[line, 8])
+        mean, low, high = paired(rule, none)
+        print(
+            f"{line} x8: {np.mean(rule):.3f}, no rule {np.mean(none):.3f}, lower by {mean:.3f} "
+            f"+- {(high - low) / 2:.3f}"
+        )
+
+
 def _best_rate(curve: dict[float, dict[int, float]]) -> list[float]:
     """The losses at the best of the rates that all seeds were trained at, by seed."""
     most = max(map(len, curve.values()))
@@ -144,23 +158,24 @@ def rounds(packed: Path, *names: str) -> None:
 
 
 def wider_base() -> None:
-    """What losses at a base of width 128 are worth: the ladders of base_gain's arms, and what
-    twice the tokens gain `global`."""
+    """What losses at a base of width 128 began from, and how far seeds there are from the others."""
+    arms = json.loads(BASE_GAIN.read_text())["scales"][0]
+    for arm, losses in arms["losses"].items():
+        far = [loss - np.mean([x for x in losses if x != loss]) for loss in losses]
+        above = " ".join(f"{each:+.3f}" for each in sorted(far, reverse=True))
+        print(f"{arm}, above the mean of the other seeds: {above}")
+    fall = (arms["means"]["global"] - np.mean(arms["longer"]["2"])) / math.log(2)
     with kept_store(STORES / "base-gain.db.xz") as store:
-        means = {}
         for arm in ("uniform", "global", "module"):
             found = (store.study(arm).get_note("found") or {})["evidence"]
-            rung = found["rungs"][0]["standings"]
-            losses = {each["candidate"]: each["losses"] for each in rung}
-            start, chosen = losses["start"], losses[found["chosen"]]
-            means[arm] = float(np.mean(chosen))
-            error = np.std(chosen, ddof=1) / math.sqrt(len(chosen))
-            print(f"{arm}: start {np.mean(start):.4f}, chosen {means[arm]:.4f} +- {error:.4f}")
-        longer = [row.loss for row in store.study("measured").finished_since(0)]
-    fall = (means["global"] - float(np.mean(longer))) / math.log(2)
-    print(f"global with twice the tokens {np.mean(longer):.4f}: {fall:.3f} nats for a factor of e")
-    for arm in ("uniform", "global"):
-        print(f"module over {arm}: {math.exp((means[arm] - means['module']) / fall):.2f} times")
+            losses = {c["candidate"]: c["losses"] for c in found["rungs"][0]["standings"]}
+            means = {name: float(np.mean(each)) for name, each in losses.items()}
+            start, chosen = means["start"], means[found["chosen"]]
+            print(
+                f"{arm}, on the ladder's seeds: start {start:.4f}, chosen {chosen:.4f}, which is "
+                f"{math.exp((start - chosen) / fall):.2f} times the tokens; without its rates "
+                f"{means.get('without lr', math.nan):.4f}"
+            )
 
 
 def slopes() -> None:
@@ -253,6 +268,7 @@ def main() -> None:
     over_the_base()
     at_one_rate()
     memories_kept()
+    token_rules()
     seeds_of_decay()
     rounds(STORE, "global", "module")
     rounds(STORES / "base-gain.db.xz", "uniform", "global", "module")

@@ -37,6 +37,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "headline losses": ("results/headline.md", lambda: headline.losses(headline.found())),
     "headline speed-ups": ("results/headline.md", lambda: headline.speedups(headline.found())),
     "headline rates": ("results/headline.md", lambda: headline.rates(headline.found())),
+    "wider losses": ("results/headline.md", lambda: headline.losses(headline.wider_base())),
+    "wider speed-ups": ("results/headline.md", lambda: headline.speedups(headline.wider_base())),
     "headline ladders": ("results/search.md", ladders.headline_table),
     "ways": ("results/search.md", ladders.ways_table),
     "candidates": ("results/search.md", ladders.candidates_table),
@@ -44,6 +46,12 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "batch": ("transfer.md", lambda: transfer.batch_table(transfer.lines())),
     "slopes": ("checks.md", lambda: scaling_checks.table(measured.read(scaling_checks.DATA))),
     "verdicts": ("checks.md", lambda: scaling_checks.verdicts(measured.read(scaling_checks.DATA))),
+    "small verdicts": (
+        "checks.md",
+        lambda: scaling_checks.verdicts(
+            measured.read(scaling_checks.CPU_DATA), scaling_checks.RECIPES
+        ),
+    ),
     "heads": ("checks.md", lambda: qk_norm_gradients.table(measured.read(qk_norm_gradients.DATA))),
     "planted": ("checks.md", lambda: planted_errors.table(measured.read(planted_errors.DATA))),
     "alarms": ("checks.md", lambda: planted_errors.alarms(measured.read(planted_errors.DATA))),
