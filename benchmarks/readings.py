@@ -158,7 +158,7 @@ def rounds(packed: Path, *names: str) -> None:
 
 
 def wider_base() -> None:
-    """What losses at a base of width 128 began from, and how far seeds there are from the others."""
+    """What a base of width 128 began from, and how far seeds there are from the others."""
     arms = json.loads(BASE_GAIN.read_text())["scales"][0]
     for arm, losses in arms["losses"].items():
         far = [loss - np.mean([x for x in losses if x != loss]) for loss in losses]
