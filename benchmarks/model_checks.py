@@ -2,8 +2,8 @@
 
     python benchmarks/model_checks.py [--models llama qwen3 gpt2 deepseek gpt_oss ...]
 
-Tiny Llama, Qwen3, GPT-2 (untied, and as they come with tied embeddings), DeepSeek V3 and gpt-oss,
-made from their configs, as `completedp coordcheck --model benchmarks.model_checks:llama` would.
+Tiny Llama, Qwen3, GPT-2 and Gemma (untied, and as they come with tied embeddings), DeepSeek V3 and
+gpt-oss, made from their configs, as `completedp coordcheck --model benchmarks.model_checks:llama` would.
 What was measured is in data/model-checks.json.xz, and the table in docs/checks.md is made of it by
 `make docs`. A few minutes on two CPU cores; it goes on where it stopped.
 """
@@ -45,6 +45,19 @@ def qwen3(scale: Scale, *, tied: bool = False) -> nn.Module:
 def qwen3_tied(scale: Scale) -> nn.Module:
     """As Qwen3 0.6B comes."""
     return qwen3(scale, tied=True)
+
+
+def gemma(scale: Scale, *, tied: bool = False) -> nn.Module:
+    """Embeddings times sqrt(width), and norms that store gain - 1."""
+    from transformers import GemmaConfig, GemmaForCausalLM
+
+    sizes = {"pad_token_id": None, "attn_implementation": "sdpa"}
+    return GemmaForCausalLM(GemmaConfig(**_sizes(scale, tied), **sizes))
+
+
+def gemma_tied(scale: Scale) -> nn.Module:
+    """As Gemma 2B comes."""
+    return gemma(scale, tied=True)
 
 
 def gpt2_tied(scale: Scale) -> nn.Module:
@@ -115,7 +128,10 @@ def _sizes(scale: Scale, tied: bool = False) -> dict[str, Any]:
 
 MODELS = {
     make.__name__: make
-    for make in (llama, qwen3, gpt2, deepseek, gpt_oss, llama_tied, qwen3_tied, gpt2_tied)
+    for make in (
+        *(llama, qwen3, gpt2, gemma, deepseek, gpt_oss),
+        *(llama_tied, qwen3_tied, gpt2_tied, gemma_tied),
+    )
 }
 
 

@@ -281,9 +281,11 @@ def test_a_model_is_probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     recipe = cdp.Recipe.for_model(model, TARGET)
     plan(model, recipe, TARGET)
-    assert len(runs) == 1
+    once = len(runs)
+    plan(model, recipe, TARGET)
+    assert len(runs) == once > 0
     plan(model, recipe, TARGET, overrides={"wpe": "embedding"})
-    assert len(runs) == 2
+    assert len(runs) == 2 * once
 
 
 def test_inspect_shows_what_was_probed() -> None:

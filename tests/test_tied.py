@@ -136,7 +136,8 @@ def test_ways_are_one_function(family: str) -> None:
     assert folded.ways["output"] == "fold"
     assert not hooked(folded)
     (head,) = (path for path in hooked(by_hook) if path == "lm_head")
-    assert hooked(by_hook)[head] == 0.5
+    own = 2**0.5 if family == "gemma3_text" else 1.0  # its table's factor has grown
+    assert hooked(by_hook)[head] == pytest.approx(0.5 * own)
     rel = 1e-5 if family == "gemma3_text" else 1e-9  # whose norms compute in float32
     assert curve(folded) == pytest.approx(curve(by_hook), rel=rel)
 

@@ -12,7 +12,14 @@ from typing import Any
 from torch import nn
 
 from completedp.apply.model_map import PROBED, ModelMap
-from completedp.apply.settings import config_of, embedding_scales, logit_scale, setting
+from completedp.apply.own_scales import own_scales
+from completedp.apply.settings import (
+    config_of,
+    embedding_scales,
+    is_same_constant,
+    logit_scale,
+    setting,
+)
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
@@ -37,8 +44,6 @@ _HEADS = (
     HEADS_NOT_VISIBLE + "{}, so that nobody checks it: keep it the same at every width yourself, "
     "or give the attention modules an attribute head_dim"
 )
-_SAME = 4e-3
-"""How close two constants are that are the same but for bfloat16."""
 
 
 def check_structure(structure: Structure) -> None:
@@ -253,16 +258,23 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
         if transfer.ratios.width != 1.0:
             yield from _scaled_embeddings(model.model)
         return
-    own = logit_scale(model.model) if model.structure.tied else None  # which the plan sets
+    own = logit_scale(model.model) if model.structure.tied else None
+    set_by_plans = {scale.constant for scale in own_scales(model, transfer.recipe).values()}
+    set_by_plans |= {f"config.{own[0]}"} & base.keys() if own else set()
     for name in dict.fromkeys((*model.constants, *base)):
-        if own and name == f"config.{own[0]}" and name in base:
+        if name in set_by_plans:
             continue
         here, there = model.constants.get(name), base.get(name)
         if name.startswith(PROBED):
-            if model.probed is None or there is None:  # one of the two was not run
+            if model.probed is None and there is not None:
+                yield (
+                    f"the base model's forward pass multiplied {name.removeprefix(PROBED)} by "
+                    f"{there:g}, and this model was not run: see that it is {there:g} here, too"
+                )
+            if model.probed is None or there is None:
                 continue
             here = 1.0 if here is None else here
-        if here is None or there is None or not math.isclose(here, there, rel_tol=_SAME):
+        if here is None or there is None or not is_same_constant(here, there):
             yield (
                 f"{name} = {_shown(here)} and was {_shown(there)} at base: the model's forward "
                 "pass has another factor, on top of the plan; set it to the base model's value"

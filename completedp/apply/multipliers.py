@@ -30,7 +30,7 @@ from completedp.apply.settings import logit_scale, set_everywhere
 from completedp.apply.structure import unwrapped
 from completedp.apply.tensors import PlanNumbers, TensorPlan, Way
 from completedp.common.errors import CompletedpError
-from completedp.theory.optimizers import LR, OPTIMIZERS, WEIGHT_DECAY, Optimizer
+from completedp.theory.optimizers import LR, OPTIMIZERS, WEIGHT_DECAY
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, Role, is_bias
 from completedp.theory.value import Value
@@ -116,9 +116,7 @@ def _fold_branch(tensor: TensorPlan, model_map: ModelMap, ways: Mapping[str, Way
 def _fold(tensor: TensorPlan) -> TensorPlan:
     if tensor.multiplier == 1.0:
         return tensor
-    optimizer, decay_follows = OPTIMIZERS[tensor.optimizer], not tensor.independent_decay
-    values = folded(tensor.values, optimizer, decay_follows=decay_follows)
-    return replace(tensor, values=values, gain=tensor.gain * tensor.multiplier)
+    return replace(tensor, values=folded(tensor), gain=tensor.gain * tensor.multiplier)
 
 
 def _with_multiplier(tensor: TensorPlan, other: TensorPlan) -> TensorPlan:
@@ -181,29 +179,31 @@ def _own_logit_scale(model_map: ModelMap, recipe: Recipe) -> bool:
     return own is not None and f"config.{own[0]}" in (recipe.constants or {})
 
 
-def folded(
-    values: Mapping[str, Value], optimizer: Optimizer, *, decay_follows: bool
-) -> dict[str, Value]:
-    """The values of c W, for those of W with a multiplier c.
+def folded(tensor: TensorPlan) -> dict[str, Value]:
+    """The values of c W, for those of W with a multiplier c."""
+    multiplier = tensor.values["multiplier"]
+    new = rescaled(tensor, multiplier.target, FOLDED)
+    done = (("folded into its values", 1.0),)
+    new["multiplier"] = Value(base=multiplier.base, target=1.0, trace=done)
+    return new
 
-    `decay_follows` where decay is a multiple of lr; elsewhere it is a part of the weight each step,
-    whatever the weight's size.
-    """
-    factor, label = values["multiplier"].target, FOLDED
-    new = dict(values)
-    for knob in optimizer.knobs:
-        value = values[knob.name]
+
+def rescaled(tensor: TensorPlan, factor: float, label: str) -> dict[str, Value]:
+    """The values of c W, for those of W: what trains the same function where W was multiplied by
+    c. Decay is a multiple of lr; where it is independent it is a part of the weight each step,
+    whatever the weight's size."""
+    new = dict(tensor.values)
+    for knob in OPTIMIZERS[tensor.optimizer].knobs:
+        value = tensor.values[knob.name]
         if knob.power > 0:
             new[knob.name] = value.times(label, factor**knob.power)
         elif knob.power < 0:
             new[knob.name] = value.over(label, factor**-knob.power)
-        if knob.name == LR and decay_follows and WEIGHT_DECAY in values:  # their product stays
-            decay = values[WEIGHT_DECAY]
+        if knob.name == LR and not tensor.independent_decay and WEIGHT_DECAY in tensor.values:
+            decay = tensor.values[WEIGHT_DECAY]  # the product of the two stays
             new[WEIGHT_DECAY] = decay.times(label, 1.0 / factor**knob.power)
-    if "init_std" in values:
-        new["init_std"] = values["init_std"].times(label, factor)
-    done = (("folded into its values", 1.0),)
-    new["multiplier"] = Value(base=values["multiplier"].base, target=1.0, trace=done)
+    if "init_std" in tensor.values:
+        new["init_std"] = tensor.values["init_std"].times(label, factor)
     return new
 
 

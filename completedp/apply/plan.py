@@ -12,6 +12,7 @@ from completedp.apply.carried import check_carried, hook_caution
 from completedp.apply.classify import classify
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.multipliers import Wanted, choose_ways, fold
+from completedp.apply.own_scales import without_growth
 from completedp.apply.planned import Plan
 from completedp.apply.probe import confirm
 from completedp.apply.tensors import TensorPlan
@@ -77,7 +78,8 @@ def make_plan(
     transfer = Transfer(recipe, target)
     cautions.check_fit(model_map, recipe, target)
     residual = [_residual(transfer, layer) for layer in range(1, target.depth + 1)]
-    tensors = [_tensor_plan(info, model_map, transfer) for info in model_map]
+    ruled = [_tensor_plan(info, model_map, transfer) for info in model_map]
+    tensors = without_growth(ruled, model_map, recipe)
     ways = choose_ways(model_map, tensors, recipe, multipliers)
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
         cautions.check_not_frozen(model_map, residual)

@@ -38,6 +38,7 @@ from completedp.apply.heads import (
 from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
 from completedp.apply.multipliers import BUFFERS, OUTPUT, MultiplyOutput, hook_places
 from completedp.apply.names import canonical_name
+from completedp.apply.own_scales import scale_of_table
 from completedp.apply.structure import fans, is_norm, unwrapped
 from completedp.common.errors import CompletedpError, short
 from completedp.common.surface import override
@@ -204,7 +205,8 @@ class _Subject:
         self.calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         """By block, counted from 1: what it was called with."""
         self.outputs: dict[str, Tensor] = {}
-        """Of the embedding and the head, where they are modules that are called; of the model."""
+        """Of the embedding, the norm before the head and the head, where they are modules that are
+        called; what the head reads; of the model."""
         self.last_calls: dict[str, bool] = {}
         """By path, of modules that were called: whether the last time was after a block."""
         self.heads = HeadSizes()
@@ -233,14 +235,15 @@ class _Subject:
             for path in (*hook_places(self.map), *_output_norms(self.map)):
                 handle = structure.modules[path].register_forward_pre_hook(self._counting(path))
                 hooks.callback(handle.remove)
-            for layer, block in enumerate(self.map.blocks, start=1):
-                keep = self._keeping(layer)
-                handle = block.register_forward_pre_hook(keep, with_kwargs=True)
-                hooks.callback(handle.remove)
-            for name in ("embedding", "head"):
+            hooks.enter_context(self._kept(*range(1, len(self.map.blocks) + 1)))
+            for name in ("embedding", "output_norm", "head"):
                 if (path := getattr(structure, name)) is not None:
                     handle = structure.modules[path].register_forward_hook(self._noting(name))
                     hooks.callback(handle.remove)
+            if structure.head is not None:  # before the plan's own hooks, if any
+                head = structure.modules[structure.head]
+                handle = head.register_forward_pre_hook(self._reading, prepend=True)
+                hooks.callback(handle.remove)
             hooks.enter_context(self.heads)
             logits = self.logits(self.values)
         if logits is not None:
@@ -248,12 +251,15 @@ class _Subject:
         if len(self.calls) != len(self.map.blocks):
             raise _CannotRunError("its forward pass does not call its blocks one by one")
 
-    def logits(self, values: Mapping[str, Tensor]) -> Tensor | None:
-        """What the whole model gives for a few tokens, where that is a tensor."""
+    def tokens(self) -> Tensor:
+        """A sequence of the first few."""
         table = self.map.structure.modules[self.map.structure.embedding or ""]
         rows = int(next(table.parameters()).shape[0])
-        tokens = torch.arange(TOKENS, device="cpu").remainder(rows)[None]
-        output = self._call(self.model, values, (tokens,), call_options(self.model))
+        return torch.arange(TOKENS, device="cpu").remainder(rows)[None]
+
+    def logits(self, values: Mapping[str, Tensor]) -> Tensor | None:
+        """What the whole model gives for a few tokens, where that is a tensor."""
+        output = self._call(self.model, values, (self.tokens(),), call_options(self.model))
         logits = getattr(output, "logits", output[0] if isinstance(output, tuple) else output)
         return logits.detach() if isinstance(logits, Tensor) else None
 
@@ -275,6 +281,37 @@ class _Subject:
                 self.outputs.setdefault(name, output.detach())
 
         return hook
+
+    def _reading(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor):
+            self.outputs.setdefault("read", args[0].detach())
+
+    def embedded(self) -> tuple[Tensor, Tensor] | None:
+        """What the table of tokens gives, and what of it comes into the first block: where the
+        table is doubled, what is more there, so that positions are no part of it."""
+        table, before = f"{self.map.structure.embedding}.weight", self.outputs.get("embedding")
+        name = next((name for name in self.values if canonical_name(name) == table), None)
+        if name is None or before is None:
+            return None
+        kept, self.calls = self.calls, {}
+        try:
+            with self._kept(1):
+                self.logits({**self.values, name: 2 * self.values[name].detach()})
+            doubled = self.stream(1)
+        finally:
+            self.calls = kept
+        return before, doubled - self.stream(1)
+
+    @contextmanager
+    def _kept(self, *layers: int) -> Iterator[None]:
+        """What blocks are called with inside."""
+        with ExitStack() as hooks:
+            for layer in layers:
+                block = self.map.blocks[layer - 1]
+                keep = self._keeping(layer)
+                handle = block.register_forward_pre_hook(keep, with_kwargs=True)
+                hooks.callback(handle.remove)
+            yield
 
     def _call(
         self,
@@ -342,7 +379,7 @@ class _Subject:
 
 def _look(subject: _Subject) -> Probe:
     early_norms = frozenset(_early_norms(subject))
-    faults = list(_norm_faults(subject, early_norms))
+    faults = [*_norm_faults(subject, early_norms), *_table_faults(subject)]
     constants = dict(_constants(subject))
     depth = len(subject.map.blocks)
     layers = sorted({1, (depth + 1) // 2, depth})[:_BLOCKS]
@@ -386,6 +423,24 @@ def _norm_faults(subject: _Subject, early: frozenset[str]) -> Iterator[str]:
             yield (
                 f"{path} was taken for the norm before the logits, and is called before the blocks"
             )
+
+
+def _table_faults(subject: _Subject) -> Iterator[str]:
+    """A table's own factor is what it says, which plans take out of it."""
+    path, given = subject.map.structure.embedding or "", subject.outputs.get("embedding")
+    scale = scale_of_table(subject.map.structure.modules[path])
+    if any(b.is_meta for b in subject.map.structure.modules[path].buffers(recurse=False)):
+        return  # of which only stand-ins are here
+    rows = {canonical_name(name): value for name, value in subject.values.items()}
+    if scale is None or given is None or (table := rows.get(f"{path}.weight")) is None:
+        return
+    looked_up = table.detach()[subject.tokens()[0]]
+    seen = float((given * looked_up).sum() / looked_up.pow(2).sum())
+    if given.shape[1:] == looked_up.shape and _relative(given - scale * looked_up, given) > _SAME:
+        yield (
+            f"{path}.embed_scale is {scale:g}, and what it looks up is multiplied by {seen:.3g}: "
+            "it has another factor, or more than one"
+        )
 
 
 def _uncalled(subject: _Subject) -> Iterator[str]:
@@ -540,8 +595,9 @@ def _constants(subject: _Subject) -> Iterator[tuple[str, float]]:
     """What the model multiplies embeddings, branches and logits by, where that is one number."""
     outputs = subject.outputs
     pairs = {
-        "embeddings": (outputs.get("embedding"), subject.stream(1)),
+        "embeddings": subject.embedded() or (None, None),
         **{f"the {branch} branch": _added(subject, branch) for branch in BRANCHES},
+        "what the head reads": (outputs.get("output_norm"), outputs.get("read")),
         "logits": (outputs.get("head"), outputs.get("logits")),
     }
     for name, (before, after) in pairs.items():

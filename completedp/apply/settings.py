@@ -89,8 +89,18 @@ def forward_constants(model: nn.Module) -> dict[str, float]:
         except Exception:  # no such setting
             continue
     for path, scale in embedding_scales(model).items():
-        found[".".join(path.split(".")[-2:])] = scale
+        found[last_names(path)] = scale
     return found
+
+
+def is_same_constant(one: float, other: float) -> bool:
+    """Whether two constants are one but for bfloat16."""
+    return math.isclose(one, other, rel_tol=4e-3)
+
+
+def last_names(path: str) -> str:
+    """An attribute and its module, without where that is: a model within another has the same."""
+    return ".".join(path.split(".")[-2:])
 
 
 def logit_scale(model: nn.Module) -> tuple[str, int] | None:
@@ -108,15 +118,21 @@ def set_everywhere(model: nn.Module, name: str, value: float) -> None:
 
 def embedding_scales(model: nn.Module) -> dict[str, float]:
     """What modules called embeddings multiply by, by path: Gemma's is sqrt(width)."""
-    found = {}
-    for path, module in model.named_modules():
-        scale = getattr(module, "embed_scale", None)
-        if isinstance(scale, torch.Tensor):
-            scale = None if scale.is_meta or scale.numel() != 1 else float(scale)
-            scale = scale or getattr(module, "scalar_embed_scale", None)
-        if is_finite(scale) and scale != 1:
-            found[canonical_name(f"{path}.embed_scale")] = float(scale)
-    return found
+    scales = ((path, embedding_scale(module)) for path, module in model.named_modules())
+    return {
+        canonical_name(f"{path}.embed_scale"): scale
+        for path, scale in scales
+        if scale is not None and scale != 1
+    }
+
+
+def embedding_scale(module: nn.Module) -> float | None:
+    """What a module says that it multiplies embeddings by."""
+    scale = getattr(module, "embed_scale", None)
+    if isinstance(scale, torch.Tensor):
+        scale = None if scale.is_meta or scale.numel() != 1 else float(scale)
+        scale = scale or getattr(module, "scalar_embed_scale", None)
+    return float(scale) if is_finite(scale) else None
 
 
 def _first_int(config: object, attributes: tuple[str, ...]) -> int | None:

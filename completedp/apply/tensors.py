@@ -51,6 +51,9 @@ class TensorPlan:
     """What trains it."""
     gain: float = 1.0
     """What the gain of a norm starts at, in use: the multiplier that is folded into it."""
+    own_growth: float = 1.0
+    """By how much its table's own factor is larger than at base: its values are those of a tensor
+    that is so many times smaller (own_scales.py)."""
 
     def __getattr__(self, name: str) -> Any:
         if "optimizer" in self.__dict__:  # a copy in the making has nothing yet

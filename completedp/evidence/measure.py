@@ -5,7 +5,8 @@ For every module type, the root mean square (over the elements, and over the lay
     initial    its output at initialisation, on a fixed batch
     change     how far that output has moved after some steps
     own        the part of it that its own parameters' change makes: (W_t - W_0) x_t for a matrix
-    gradient   its parameters' gradient, over the later half of the steps
+    gradient   its parameters' gradient, over the later half of the steps; of a table that has a
+               factor of its own, without what that grew by (apply/own_scales.py)
 
 `own` tells tensors apart: a learning rate that is wrong for one role shows in that role's row,
 while `change` mixes in what reaches a module from the modules before it. A tied embedding has two
@@ -73,13 +74,14 @@ def measure(
         before, returned = _capture(model, loss, probe, blocks, seed)
     planned.map.seen_head_dim = planned.map.seen_head_dim or heads.size
     squares: dict[str, list[Tensor]] = defaultdict(list)
+    growth = {tensor.name: tensor.own_growth for tensor in planned.tensors}
     with _seeded(seed, probe):
         for step in range(steps):
             loss(*next(batches)).total.backward()
             if 2 * step >= steps:
                 for tensor in tensors:
                     if (grad := model.get_parameter(tensor.name).grad) is not None:
-                        squares[tensor.type].append(_mean_square(grad))
+                        squares[tensor.type].append(_mean_square(grad / growth[tensor.name]))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
     after, returns = _capture(model, loss, probe, blocks, seed)
