@@ -106,6 +106,24 @@ def test_on_the_meta_device() -> None:
         assert one.own_growth == pytest.approx(other.own_growth)
 
 
+def test_gradients_are_those_that_the_rules_speak_of() -> None:
+    """eps follows the gradient of a table without the factor, and the check measures that one."""
+    check = cdp.gradcheck(
+        lambda scale: hugging_face("gemma3_text", scale.width, scale.depth, vocab_size=257),
+        widths=(32, 64, 128),
+        depths=(2, 4),
+        seeds=1,
+        batch=256,
+        quiet=True,
+    )
+    (row,) = (
+        row
+        for row in check.rows
+        if (row.axis, row.quantity, row.what) == ("width", "gradient", "tied_embedding")
+    )
+    assert row.slope == pytest.approx(-1.0, abs=0.2)  # and -0.5 with the factor
+
+
 class Table(nn.Embedding):
     """Says that it multiplies, and does so by something else."""
 

@@ -11,8 +11,8 @@ from helpers import error_of
 from studies import write_tokens
 from torch import Tensor, nn
 
-from completedp.studies import unchanged
 from completedp.studies.session import Search, search
+from completedp.tasks import same_code
 from completedp.tasks.losses import next_token_loss
 from completedp.theory.scale import Scale
 
@@ -115,7 +115,7 @@ def test_dropout_is_compared_where_the_generator_is_the_same(
 
     other.__qualname__, other.__module__ = "nano_with_dropout", own.__name__
     assert CHANGED in error_of(searched, tokens, tmp_path, 3, other)
-    monkeypatch.setattr(unchanged, "_draws", lambda: "another machine's")
+    monkeypatch.setattr(same_code, "_draws", lambda: "another machine's")
     searched(tokens, tmp_path, 3, other).close()
 
 
@@ -164,4 +164,4 @@ def test_a_loss_that_is_chaotic_is_not_compared_far_from_the_start(tokens: str) 
     task = make_task(
         lambda scale: Chaotic(scale.width, scale.depth), tokens, context=CONTEXT, eval_examples=8
     )
-    assert list(unchanged.task_losses(task, task.recipe(BASE))) == ["loss"]
+    assert list(same_code.task_losses(task, task.recipe(BASE))) == ["loss"]

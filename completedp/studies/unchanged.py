@@ -1,164 +1,29 @@
-"""Is a task of the user's own still what it was when its study began?
-
-A study knows a model and a loss by their names and shapes, and the code behind a name may change.
-So losses are computed with the same weights on the same examples whenever a study is gone on with.
-Where training starts, most models give every token about the same chance, whatever they compute; so
-they are also asked with weights far from there, for evaluation and as in training.
-"""
+"""A study goes on with the code that it began with: tasks/same_code.py, noted in its store."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-import zlib
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
-
-import torch
-from torch import Tensor
-from torch.nn import functional
-
-from completedp.apply.planned import Plan
 from completedp.common.errors import CompletedpError
-from completedp.lm.reference import ReferenceModel
 from completedp.studies.objective import Objective
 from completedp.studies.store import Study
-from completedp.tasks.data import held_out_batches
-from completedp.tasks.task import Task, give_memory
-from completedp.theory.recipe import Recipe
+from completedp.tasks.same_code import DamagedNoteError, completed, noted, what_changed
 
-MOST_PARAMETERS = 64_000_000
-"""Of a model that is run for it, on a CPU."""
 _NOTE = "loss with given weights"
-_EXAMPLES = 4
-_SAME = {"loss": 1e-3, "far": 2e-5, "training": 2e-5}
-"""What is computed (the loss at the start, which is all that older notes have; far from it; and far
-from it in training), and the relative difference that is none: far more than machines round."""
-_DRAWS = "draws"
-"""In the note beside them: what the machine's generator draws, on which dropout depends."""
-_NUDGE = 1e-6
-"""Relative: what weights are moved by to see whether a loss stands the rounding of machines."""
-_FAR = 2.0
-"""What a unit gives out by the weights that are added, for an input of 1."""
 
 
 def check_unchanged(study: Study, objective: Objective) -> None:
     """Raise where the model or its loss computes something else than when the study began."""
-    now, draws = task_losses(objective.task, objective.recipe), _draws()
+    now, before = noted(objective.task, objective.recipe), study.get_note(_NOTE) or {}
     if not now:
         return
-    note = study.get_note(_NOTE)
-    if note is not None:
-        if note.get(_DRAWS, draws) != draws:  # dropout leaves out others on this machine
-            now.pop("training", None)
-        _check_losses(now, note, study, objective.task.name)
-    kept = note or {}
-    if any(key not in kept for key in now):
-        study.set_note(_NOTE, {**now, _DRAWS: draws, **kept})
-
-
-def _check_losses(
-    now: Mapping[str, float], note: Mapping[str, Any], study: Study, name: str
-) -> None:
-    """Raise where a loss is another than the noted one."""
-    for key, loss in now.items():
-        if key not in note and key != "loss":  # an older version noted that alone
-            continue
-        before = note.get(key)
-        if not isinstance(before, int | float):
-            raise study.damaged(f"its note {_NOTE!r}")
-        if not _is_same(loss, before, _SAME[key]):
-            where = " in training" if key == "training" else ""
-            raise CompletedpError(
-                f"{name} or its loss was changed since the study {study.name!r} began: with the "
-                f"same weights and examples the loss{where} is {loss:.6g}, and was {before:.6g}; "
-                "losses of the two cannot be compared, so give the study another name or store, "
-                "or undo the change"
-            )
-
-
-def task_losses(task: Task, recipe: Recipe) -> dict[str, float]:
-    """Losses at the recipe's base with given weights, on a few held-out examples.
-
-    Nothing of the reference model, which is the package's; of a model too large; and of one whose
-    loss does not run on a CPU, or is not the same every time.
-    """
-    if isinstance(task.make, ReferenceModel) and task.loss is None:
-        return {}
-    if sum(p.numel() for p in task.blank(recipe.base).parameters()) > MOST_PARAMETERS:
-        return {}
     try:
-        found, nudged = _losses(task, recipe), _losses(task, recipe, _NUDGE)
-    except Exception:  # what fails here fails in a trial too, and is said there; or needs a GPU
-        return {}
-    stands = {
-        key: loss
-        for key, loss in found.items()
-        if math.isfinite(loss) and _is_same(loss, nudged.get(key, math.nan), _SAME[key] / 2)
-    }
-    return stands if "loss" in stands else {}
-
-
-def _is_same(one: float, other: float, tolerance: float) -> bool:
-    return math.isclose(one, other, rel_tol=tolerance, abs_tol=1e-9)
-
-
-def _losses(task: Task, recipe: Recipe, nudge: float = 0.0) -> dict[str, float]:
-    """Every loss of `_SAME` that can be computed, with weights that are moved by a part of them."""
-    cpu, data = torch.device("cpu"), task.data
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)  # the user's code may draw numbers, too
-        model = task.model(recipe.base)
-        planned = task.plan(recipe, recipe.base, model, probe=False)
-        give_memory(model, cpu)
-        planned.initialise(0)
-        rows = data.evaluation(_EXAMPLES)
-        batch, _ = next(iter(held_out_batches(data, rows, _EXAMPLES, cpu)))
-
-        def loss() -> float:
-            torch.manual_seed(0)
-            return float(task.batch_loss(model)(*batch).cross_entropy)
-
-        model.eval()
-        _nudge_weights(planned, nudge)
-        found = {"loss": loss()}
-        _move_far(planned, "far")
-        _nudge_weights(planned, nudge)
-        found["far"] = loss()
-        model.train()
-        _move_far(planned, "training")  # a change that one mean happens to hide, another shows
-        with suppress(Exception):  # such as a penalty on gradients, of which there are none here
-            found["training"] = loss()
-        return found
-
-
-def _move_far(planned: Plan, key: str) -> None:
-    """Add to every tensor, those that start at a constant too, what makes all of them matter."""
-    parameters = planned.map.parameters()
-    for tensor in planned.tensors:
-        is_vector = len(tensor.info.shape) < 2
-        spread = 0.25 if is_vector else _FAR * tensor.info.width**-0.5
-        parameters[tensor.name].add_(spread * _drawn(f"{key}/{tensor.name}", tensor.info.shape))
-
-
-def _nudge_weights(planned: Plan, part: float) -> None:
-    """Multiply each weight by nearly 1."""
-    if part:
-        for name, parameter in planned.map.parameters().items():
-            parameter.mul_(1 + part * _drawn(f"nudge/{name}", tuple(parameter.shape)))
-
-
-def _drawn(name: str, shape: tuple[int, ...]) -> Tensor:
-    """Normal numbers that depend on a name alone."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    return torch.randn(shape, generator=generator)
-
-
-def _draws() -> str:
-    """Equal where a generator of the same seed draws the same."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        kept = functional.dropout(torch.ones(4096), 0.5) > 0
-        kept = torch.cat([kept, torch.rand(4096) > 0.5])
-    return hashlib.blake2b(bytes(kept.tolist()), digest_size=8).hexdigest()
+        changed = what_changed(now, before) if before else None
+    except DamagedNoteError:
+        raise study.damaged(f"its note {_NOTE!r}") from None
+    if changed:
+        raise CompletedpError(
+            f"{objective.task.name} or its loss was changed since the study {study.name!r} began: "
+            f"{changed}; losses of the two cannot be compared, so give the study another name or "
+            "store, or undo the change"
+        )
+    if (whole := completed(before, now)) != before:
+        study.set_note(_NOTE, whole)

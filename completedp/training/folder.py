@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from completedp.common.checks import is_finite
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, user_path
 from completedp.common.surface import option
+from completedp.tasks.same_code import DamagedNoteError, completed, what_changed
 from completedp.theory.recipe import Recipe
 from completedp.training.checkpoint import find_checkpoint, read_about
 from completedp.training.config import TrainConfig, same_run
@@ -51,8 +53,17 @@ class Result:
         return asdict(self)
 
 
-def finished_run(folder: Path, config: TrainConfig, identity: dict[str, str]) -> Result | None:
-    """The result of a finished run of this config; a different run in the folder is an error."""
+CODE = "given_weights"
+"""In a run's config.json: what its model and loss compute (tasks/same_code.py)."""
+
+
+def finished_run(
+    folder: Path, config: TrainConfig, identity: dict[str, str], code: Mapping[str, Any]
+) -> Result | None:
+    """The result of a finished run of this config; a different run in the folder is an error.
+
+    `code` is what the model and its loss compute now, as `same_code.noted` says it.
+    """
     if not (folder / "config.json").exists():
         return None
     old = read_json(folder / "config.json", "run's config")
@@ -70,10 +81,37 @@ def finished_run(folder: Path, config: TrainConfig, identity: dict[str, str]) ->
                 f"{str(folder)!r} holds another run: its {what} had other contents; "
                 f"choose another {option('out')}"
             )
+    _check_same_code(folder, old.get(CODE), code)
     if not (folder / "result.json").exists():
         return None
     result = read_result(folder / "result.json")
     return None if result.status == "stopped" else result
+
+
+def code_noted(folder: Path, now: Mapping[str, Any]) -> dict[str, Any]:
+    """What to write of the code: what the run began with, with what that lacks."""
+    path = folder / "config.json"
+    before = read_json(path, "run's config").get(CODE) if path.exists() else None
+    whole = completed(before if isinstance(before, dict) else {}, now)
+    return {CODE: whole} if whole else {}
+
+
+def _check_same_code(folder: Path, before: Any, now: Mapping[str, Any]) -> None:
+    """Raise where the model or its loss computes something else than when the run began."""
+    if not before or not now:  # a run of the reference model, or of an older version
+        return
+    try:
+        changed = what_changed(now, before if isinstance(before, dict) else {})
+    except DamagedNoteError:
+        raise CompletedpError(
+            f"{str(folder / 'config.json')!r} is damaged: its {CODE} is {before!s:.60}; "
+            "choose another folder, or remove this one to start over"
+        ) from None
+    if changed:
+        raise CompletedpError(
+            f"the model or its loss was changed since the run in {str(folder)!r} began: {changed}; "
+            f"choose another {option('out')}, or undo the change"
+        )
 
 
 def steps_done(config: TrainConfig) -> int:

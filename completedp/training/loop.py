@@ -34,6 +34,7 @@ from completedp.lm.loss import Loss
 from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import is_reference
 from completedp.tasks.data import Batch, Order, Stream, held_out_batches
+from completedp.tasks.same_code import noted
 from completedp.tasks.task import Task, give_memory, task_from
 from completedp.theory.horizon import is_batch_known
 from completedp.theory.recipe import Recipe
@@ -50,6 +51,7 @@ from completedp.training.folder import (
     Result,
     check_extra,
     check_own,
+    code_noted,
     finished_run,
     recipe_digest,
 )
@@ -93,8 +95,10 @@ def train(
             task = task or task_from(config, recipe)
             # What makes this run the run it is; on disk beside how it was asked for.
             identity = {"data_digest": task.data.digest, "recipe_digest": recipe_digest(recipe)}
+            code: dict[str, Any] = {}
             if ranks.first:
-                done = finished_run(folder, config, identity)
+                code = noted(task, recipe)
+                done = finished_run(folder, config, identity, code)
         done = ranks.share(done)
         if done is not None:
             return done
@@ -106,14 +110,14 @@ def train(
         with ranks.together():
             if ranks.first:
                 stack.enter_context(only_process(folder))
-                done = finished_run(folder, config, identity)  # by another, meanwhile
+                done = finished_run(folder, config, identity, code)  # by another, meanwhile
         done = ranks.share(done)
         if done is not None:
             return done
         compiles = ", the first of which compiles," if config.compile else ""
         waits_for = f"stopping after this step{compiles} to save a checkpoint"
         interrupted = stack.enter_context(answered_signals(waits_for, hold=True))
-        run.open(identity)
+        run.open(identity, code)
         try:
             return ranks.share(run.go(interrupted))
         finally:
@@ -174,7 +178,7 @@ class _Run:
             )
         self.optimizer = self.plan.optimizer()
 
-    def open(self, identity: dict[str, str]) -> None:
+    def open(self, identity: dict[str, str], code: dict[str, Any]) -> None:
         """Go back to the checkpoint, if there is one, and write what the run is."""
         config, folder, ranks = self.config, self.folder, self.ranks
         self.step, self.seconds_before, self.first_loss = 0, 0.0, math.nan
@@ -207,7 +211,8 @@ class _Run:
                 self._say_where_it_begins((folder / "config.json").exists())
                 self.recipe.save(folder / "recipe.json")
                 write_json(folder / "plan.json", self.plan.to_dict())
-                write_json(folder / "config.json", config.to_dict() | identity)  # says whose
+                whose = identity | code_noted(folder, code)
+                write_json(folder / "config.json", config.to_dict() | whose)
                 self.metrics = Metrics(
                     folder,
                     resume_at=self.step,
