@@ -3,7 +3,7 @@
     python benchmarks/model_checks.py [--models llama qwen3 gpt2 deepseek gpt_oss ...]
 
 Tiny Llama, Qwen3, GPT-2 and Gemma (untied, and as they come with tied embeddings), DeepSeek V3 and
-gpt-oss, made from their configs, as with `completedp coordcheck --model benchmarks.model_checks:llama`.
+gpt-oss, from their configs; `completedp coordcheck --model benchmarks.model_checks:llama` is one.
 What was measured is in data/model-checks.json.xz, and the table in docs/checks.md is made of it by
 `make docs`. A few minutes on two CPU cores; it goes on where it stopped.
 """

@@ -9,7 +9,7 @@ import pytest
 import torch.nn.functional as F
 from helpers import error_of
 from studies import write_tokens
-from torch import Tensor, nn
+from torch import Tensor
 
 import completedp as cdp
 
