@@ -471,8 +471,10 @@ def test_two_lists_of_blocks() -> None:
     message = error_of(classify, two_lists())
     for word in ("encoder (2)", "decoder (2)", "overrides"):
         assert word in message
-    overridden = classify(two_lists(), {r"encoder.*up": "mlp_in", r"encoder.*down": "mlp_out"})
-    assert [t.layer for t in overridden] == [None] * 5 + [1, 1, 2, 2]
+    one = {r"encoder.*up": "mlp_in", r"encoder.*down": "mlp_out"}
+    assert "nothing says of which block" in error_of(classify, two_lists(), one)
+    named = {r"encoder\.(?P<layer>\d+).*up": "mlp_in", r"encoder\.(?P<layer>\d+).*down": "mlp_out"}
+    assert [t.layer for t in classify(two_lists(), named)] == [None] + [1, 1, 2, 2] * 2
     frozen = two_lists()
     frozen.get_submodule("encoder").requires_grad_(False)
     assert [t.layer for t in classify(frozen)] == [None, 1, 1, 2, 2]
@@ -627,7 +629,7 @@ def test_inspect_prints_every_tensor() -> None:
     """The table has every tensor, those of all blocks in one row: what it is, and what decided."""
     model = hugging_face("mixtral", **FAMILIES["mixtral"][0])
     table, _, probed = inspect_model(model).partition("\n\n")
-    assert probed.startswith("probed: blocks 1, 2, 3 of 3")
+    assert probed.startswith("probed: blocks 1 to 3:")
     lines = [line.split() for line in table.splitlines() if line.strip()]
     assert lines[0] == ["name", "shape", "role", "type", "layer", "width", "how"]
     rows = {row[0]: row[1:] for row in lines[2:]}

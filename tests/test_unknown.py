@@ -221,7 +221,7 @@ def test_commands_name_the_flag(
     words = shlex.split(flag.partition(": ")[2])
     code, table, error = command(monkeypatch, capsys, "inspect", "my_gpt:make", *SIZE, *words)
     assert (code, error) == (0, "")
-    assert "probed: blocks 1, 2 of 2" in table
+    assert "probed: blocks 1 to 2:" in table
 
 
 def test_inspect_as_json_has_unknown_tensors_too(

@@ -20,6 +20,7 @@ from completedp.apply.settings import (
     logit_scale,
     setting,
 )
+from completedp.apply.starts import START
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.apply.tensors import PlanNumbers
 from completedp.common.errors import CompletedpError
@@ -262,18 +263,18 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
     set_by_plans = {scale.constant for scale in own_scales(model, transfer.recipe).values()}
     set_by_plans |= {f"config.{own[0]}"} & base.keys() if own else set()
     for name in dict.fromkeys((*model.constants, *base)):
-        if name in set_by_plans:
+        if name in set_by_plans or name.startswith(START):
             continue
         here, there = model.constants.get(name), base.get(name)
         if name.startswith(PROBED):
-            if model.probed is None and there is not None:
+            if model.probed is None:
                 yield (
                     f"the base model's forward pass multiplied {name.removeprefix(PROBED)} by "
                     f"{there:g}, and this model was not run: see that it is {there:g} here, too"
                 )
-            if model.probed is None or there is None:
                 continue
-            here = 1.0 if here is None else here
+            # What was seen to be 1 is not noted.
+            here, there = (1.0 if factor is None else factor for factor in (here, there))
         if here is None or there is None or not is_same_constant(here, there):
             yield (
                 f"{name} = {_shown(here)} and was {_shown(there)} at base: the model's forward "

@@ -26,7 +26,7 @@ from completedp.common.checks import check_is
 from completedp.common.errors import CompletedpError
 from completedp.common.warn import warn
 from completedp.theory.overrides import merged
-from completedp.theory.roles import MODULE_TYPES, Width, is_bias, width_of_type
+from completedp.theory.roles import BRANCHES, MODULE_TYPES, Width, is_bias, width_of_type
 
 # Matrices that take the residual stream in, and those that add to it.
 _READS = {"qkv", "attn_gate", "mlp_in", "mlp_gate", "router", "unembedding"}
@@ -129,6 +129,7 @@ def read(
     _check_used(unused, structure, may_be_shadowed=inherited or {})
     _check_names(found)
     _check_embeddings(found)
+    _check_ends(found)
     types = {tensor.type for tensor in found}
     return Reading(
         known=ModelMap(model, structure, found),
@@ -217,6 +218,8 @@ class Evidence:
         summed.
         """
         width = self._structure.width
+        if isinstance(place.owner, nn.MultiheadAttention) and len(place.shape) == 2:
+            return place.shape[1], place.shape[0]
         if len(place.shape) == 2 and place.key == "weight" and (known := may_be_fans(place.owner)):
             on_stream = (both for both in known if both[module_type in _WRITES] == width)
             is_either = module_type in _READS | _WRITES
@@ -235,6 +238,8 @@ class Evidence:
     def _fits(self, place: Place, module_type: str) -> bool:
         """Whether a matrix reads or writes the residual stream as its type does."""
         if module_type not in _READS | _WRITES or self._structure.width is None:
+            return True
+        if isinstance(place.owner, nn.MultiheadAttention):  # whose keys may be of something else
             return True
         both = self._fans(place, module_type)
         return both is not None and both[module_type in _WRITES] == self._structure.width
@@ -260,6 +265,8 @@ class Evidence:
         size = getattr(around, "head_dim", None) or self._head_dim
         if isinstance(size, int):
             return norm.shape == (size,)
+        if len(set(self._structure.lengths_of_qk_norms(norm))) > 1:
+            return False  # heads are of one size, whatever their number
         outputs = {fans(p.owner) for p in self._structure.linears_beside(norm).values()}
         return norm.shape[-1] not in {both[1] for both in outputs if both}
 
@@ -295,6 +302,8 @@ class Evidence:
             is_open = len(may_be_fans(place.owner)) != 1  # no linear layer of torch's, which tells
             if kind is None or (is_open and not is_vector and not self._fits(place, kind)):
                 return None
+            if kind == "embedding" and self._reads_stream(place):
+                return None
             return kind if (len(place.shape) == 1) == is_vector else None
         if len(place.shape) == 1:
             return self._norm_by_name(place)
@@ -302,6 +311,11 @@ class Evidence:
             place.word, structure.branch(place), structure.words_beside(place)
         )
         return kind if kind and self._fits(place, kind) else None
+
+    def _reads_stream(self, place: Place) -> bool:
+        """Whether a linear layer takes what is as wide as the stream, where tokens have a table."""
+        own, table = fans(place.owner), self._structure.vocabulary
+        return own is not None and table is not None and own[0] == self._structure.width
 
     def _norm_by_name(self, place: Place) -> str | None:
         if place.word == "layer_norm" and fans(place.owner):  # Megatron's, fused into what follows
@@ -395,6 +409,17 @@ def _check_embeddings(tensors: list[TensorInfo]) -> None:
             raise CompletedpError(
                 f"{tensor.as_taken} has width {tensor.width}, and {other.as_taken} has width "
                 f"{other.width}: both would be the width of the residual stream"
+            )
+
+
+def _check_ends(tensors: list[TensorInfo]) -> None:
+    """What ends a residual branch has a multiplier, which is that of its block."""
+    has_blocks = any(tensor.layer is not None for tensor in tensors)
+    for tensor in tensors:
+        if has_blocks and tensor.layer is None and tensor.last_map in BRANCHES:
+            raise CompletedpError(
+                f"{tensor.as_taken} ends a residual branch, and nothing says of which block: name "
+                r"that by a group of the override, as 'encoder\.(?P<layer>\d+)\.attn\.proj' does"
             )
 
 

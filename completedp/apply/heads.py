@@ -33,7 +33,9 @@ class HeadSizes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.sizes: set[int] = set()
-        self._fused = _FusedAttention(self.sizes)
+        self.factors: set[float] = set()
+        """Of fused attention: what its logits are multiplied by, over 1/sqrt(size of a head)."""
+        self._fused = _FusedAttention(self)
         self._products: tuple[int, int] | None = None
         """Of the last batch of matrix products: how many numbers it gave, and the size of what was
         summed over."""
@@ -74,9 +76,9 @@ class HeadSizes(TorchDispatchMode):
 class _FusedAttention(TorchFunctionMode):
     """The size of the queries as they are given: kernels pad them."""
 
-    def __init__(self, sizes: set[int]) -> None:
+    def __init__(self, seen: HeadSizes) -> None:
         super().__init__()
-        self._sizes = sizes
+        self._seen = seen
 
     def __torch_function__(
         self,
@@ -88,7 +90,9 @@ class _FusedAttention(TorchFunctionMode):
         given = dict(kwargs or {})
         if func is F.scaled_dot_product_attention:
             query = args[0] if args else given["query"]
-            self._sizes.add(int(query.shape[-1]))
+            size, scale = int(query.shape[-1]), given.get("scale")
+            self._seen.sizes.add(size)
+            self._seen.factors.add(1.0 if scale is None else float(scale) * size**0.5)
         return func(*args, **given)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import NamedTuple, overload
 
 from torch import nn
 
-from completedp.apply.names import canonical_name
+from completedp.apply.names import block_of, canonical_name
 from completedp.apply.settings import declared_head_dim, forward_constants
 from completedp.apply.structure import Structure
 from completedp.common.errors import CompletedpError
@@ -53,6 +53,11 @@ class TensorInfo:
         return kind.removesuffix("_out") if kind in ("attn_out", "mlp_out") else None
 
     @property
+    def block(self) -> str:
+        """What tells its block from all others, also from those of another list."""
+        return block_of(self.name, self.layer)
+
+    @property
     def as_taken(self) -> str:
         """Name, shape and type, and the override that gave the type, if one did: for errors."""
         by = "" if self.override is None else f" (override {f'{self.override}={self.type}'!r})"
@@ -62,6 +67,13 @@ class TensorInfo:
     def embeds_tokens(self) -> bool:
         """Whether it is the token embedding, tied or not."""
         return self.type in ("embedding", "tied_embedding")
+
+
+class LastNorm(NamedTuple):
+    """A norm that ends a branch: the number of its block, and its path."""
+
+    layer: int
+    path: str
 
 
 class ModelMap(Sequence[TensorInfo]):
@@ -151,13 +163,18 @@ class ModelMap(Sequence[TensorInfo]):
         return [module for module in children if module is not None]
 
     @cached_property
-    def last_norms(self) -> Mapping[tuple[int, str], str]:
-        """The path of the norm that ends a branch, by block and branch, also one without a gain."""
-        found = self.structure.norms_without_gains
+    def last_norms(self) -> Mapping[tuple[str, str], LastNorm]:
+        """The norm that ends a branch, by the block's path and the branch, also one without a
+        gain."""
+        found = {
+            (block_of(path, layer), branch): LastNorm(layer, path)
+            for (layer, branch), path in self.structure.norms_without_gains.items()
+        }
         for tensor in self:
             if tensor.layer and tensor.type.endswith("_post_norm"):
                 branch = tensor.type.removesuffix("_post_norm")
-                found[tensor.layer, branch] = tensor.name.rpartition(".")[0]
+                path = tensor.name.rpartition(".")[0]
+                found[tensor.block, branch] = LastNorm(tensor.layer, path)
         return found
 
     def ends(self, tensor: TensorInfo) -> str | None:
@@ -171,7 +188,7 @@ class ModelMap(Sequence[TensorInfo]):
         if kind not in ("attn_out", "mlp_out"):
             return None
         branch = kind.removesuffix("_out")
-        return None if (tensor.layer, branch) in self.last_norms else branch
+        return None if (tensor.block, branch) in self.last_norms else branch
 
     @cached_property
     def head(self) -> str | None:

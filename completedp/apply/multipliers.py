@@ -87,6 +87,7 @@ def choose_ways(
                 f"cannot tell from that for the output: {fold}give the head a module of its own"
             )
         ways[OUTPUT] = "fold"
+    _check_apart(model_map, ways)
     return ways
 
 
@@ -138,6 +139,12 @@ def why_not_folded(branch: str, model_map: ModelMap, tensors: Sequence[TensorPla
             return None
         last = of_last_norm(tensors, model_map)
         what, norms = "the logits of tied embeddings", {_owner(tensor) for tensor in last}
+        other = next((t for t in tensors if t.info.role is Role.OUTPUT_WEIGHT), None)
+        if other is not None:
+            return (
+                f"{what} cannot be multiplied at the norm before them, which {other.name} may read "
+                "too"
+            )
         modules = model_map.structure.modules
         trained = [name for path in norms for name in modules[path]._parameters]
         if len(norms) != 1 or len(trained) != len(last) or all(is_bias(t.info.type) for t in last):
@@ -147,7 +154,7 @@ def why_not_folded(branch: str, model_map: ModelMap, tensors: Sequence[TensorPla
     else:
         last = [tensor for tensor in tensors if model_map.ends(tensor.info) == branch]
         what, gains = f"the {branch} branch", {_owner(t) for t in last if not is_bias(t.info.type)}
-        for (_, other), path in model_map.last_norms.items():
+        for (_, other), (_, path) in model_map.last_norms.items():
             if other == branch and path not in gains:
                 return (
                     f"{what} ends in a norm ({path}) without a gain, which undoes a factor of the "
@@ -255,7 +262,7 @@ def hook_places(model_map: ModelMap) -> dict[str, tuple[int | None, str]]:
     has none, linear; and the head."""
     modules = model_map.structure.modules
     found: dict[str, tuple[int | None, str]] = {
-        path: (layer, branch) for (layer, branch), path in model_map.last_norms.items()
+        path: (layer, branch) for (_, branch), (layer, path) in model_map.last_norms.items()
     }
     for info in model_map:
         path, branch = info.name.rpartition(".")[0], model_map.ends(info)
@@ -267,6 +274,18 @@ def hook_places(model_map: ModelMap) -> dict[str, tuple[int | None, str]]:
     if model_map.head is not None:
         found[model_map.head] = None, OUTPUT
     return found
+
+
+def _check_apart(model_map: ModelMap, ways: Mapping[str, Way]) -> None:
+    """Raise where one hook would multiply what another one did."""
+    places = {p: branch for p, (_, branch) in hook_places(model_map).items()}
+    for path, branch in places.items():
+        inner = next((p for p in places if p.startswith(f"{path}.") and places[p] == branch), None)
+        if inner is not None and ways[branch] == "hook":
+            raise CompletedpError(
+                f"a hook on {path}, whose own tensors end its branch, would multiply what one on "
+                f'{inner} inside it did: use multipliers="fold"'
+            )
 
 
 def settings(plan: PlanNumbers) -> dict[str, float]:

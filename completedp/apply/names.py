@@ -79,6 +79,19 @@ def split_key(key: str) -> tuple[str, str]:
     return _DIMENSIONS.sub("", key), "weight"
 
 
+def block_of(name: str, layer: int | None) -> str:
+    """What tells a block, counted from 1, from all others: the path up to its number, or where a
+    name has none the number alone.
+
+    >>> block_of("encoder.2.attn.proj.weight", 3), block_of("blocks.c.attn.proj.weight", 3)
+    ('encoder.2', '3')
+    """
+    words, number = name.split("."), str((layer or 0) - 1)
+    if number in words:
+        return ".".join(words[: words.index(number) + 1])
+    return "" if layer is None else str(layer)
+
+
 def branch_of(words: Iterable[str]) -> str | None:
     """The residual branch that the nearest telling word names: `attn`, `mlp` or none."""
     return next((b for word in words if (b := _look_up(word.lower(), _BRANCHES))), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +60,20 @@ def _hashable(value: object) -> Hashable:
     return value
 
 
+_normalise: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def normalises(module: nn.Module) -> bool:
+    """Whether a module of a gain, and perhaps a bias, gives the same for four times its input: an
+    activation with a slope to learn, or a gain alone, does not. Yes where it cannot say."""
+    if module not in _normalise:
+        gain = {"weight": torch.ones(module.get_parameter("weight").shape, device="cpu")}
+        once, again = (_answer(module, gain, times) for times in (1.0, 4.0))
+        alike = once is None or again is None or torch.allclose(once, again, rtol=0.01, atol=0.01)
+        _normalise[module] = alike
+    return _normalise[module]
+
+
 def gain_offset(norm: nn.Module) -> float:
     """What a norm adds to its stored gain: 1 where it keeps gain - 1, as Gemma's does.
 
@@ -79,7 +94,7 @@ def _is_added(norm: nn.Module, key: str) -> bool:
     return torch.allclose(change, vector.float().expand_as(change), atol=0.02)
 
 
-def _answer(norm: nn.Module, vectors: Mapping[str, Tensor]) -> Tensor | None:
+def _answer(norm: nn.Module, vectors: Mapping[str, Tensor], times: float = 1.0) -> Tensor | None:
     """What a norm gives with these vectors, its others at 0; None where it takes more than x."""
     zeros = {
         name: torch.zeros(p.shape, device="cpu") for name, p in norm.named_parameters(recurse=False)
@@ -87,7 +102,7 @@ def _answer(norm: nn.Module, vectors: Mapping[str, Tensor]) -> Tensor | None:
     stand_in = object.__new__(type(norm))
     stand_in.__dict__.update(norm.__dict__, _parameters={**zeros, **vectors})
     size = next(iter(zeros.values())).shape[-1]
-    x = torch.linspace(-1.0, 2.0, size, device="cpu")
+    x = times * torch.linspace(-1.0, 2.0, size, device="cpu")
     for shape in ((1, 2, size), (2, size)):  # a stream, or what a norm of heads may be given
         try:
             with torch.no_grad():

@@ -15,6 +15,7 @@ from completedp.apply.multipliers import Wanted, choose_ways, fold
 from completedp.apply.own_scales import without_growth
 from completedp.apply.planned import Plan
 from completedp.apply.probe import confirm
+from completedp.apply.starts import with_starts
 from completedp.apply.tensors import TensorPlan
 from completedp.common.errors import CompletedpError, ModelWarning, ScaleWarning
 from completedp.common.warn import warn
@@ -74,7 +75,7 @@ def make_plan(
     probe: bool = True,
 ) -> Plan:
     """The same without a word on the recipe: for trials, whose scale is what is being measured."""
-    model_map = classify(model, overrides, inherited=recipe.overrides)
+    model_map = with_starts(classify(model, overrides, inherited=recipe.overrides), recipe)
     transfer = Transfer(recipe, target)
     cautions.check_fit(model_map, recipe, target)
     residual = [_residual(transfer, layer) for layer in range(1, target.depth + 1)]
@@ -84,7 +85,7 @@ def make_plan(
     if {ways["attn"], ways["mlp"]} != {"buffer"}:
         cautions.check_not_frozen(model_map, residual)
     seen = confirm(model_map) if probe else None
-    if seen and (doubt := seen.doubt(at_base=False)):
+    for doubt in seen.doubts(at_base=False) if seen else ():
         warn(doubt, ModelWarning)
     cautions.check_heads(model_map, recipe)
     for message in cautions.plan_cautions(model_map, transfer, residual, looked=probe):

@@ -12,6 +12,7 @@ from completedp.apply import cautions
 from completedp.apply.classify import classify
 from completedp.apply.model_map import ModelMap
 from completedp.apply.probe import confirm
+from completedp.apply.starts import starts_of, unseen_starts
 from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError, ModelWarning
 from completedp.common.warn import warn
@@ -37,7 +38,9 @@ def recipe_for_model(
     check_scale("base", base)
     model_map = classify(base_model, overrides)
     cautions.check_base(model_map, base)
-    if probe and (doubt := confirm(model_map).doubt(at_base=True)):
+    for doubt in confirm(model_map).doubts(at_base=True) if probe else ():
+        warn(doubt, ModelWarning)
+    for doubt in unseen_starts(model_map):
         warn(doubt, ModelWarning)
     # weight_decay is a value here; the convention of Rules goes by `rules=Rules(...)`.
     values = {k: options.pop(k) for k in list(options) if k in Values.names()}
@@ -55,7 +58,7 @@ def recipe_for_model(
         widths=_widths(model_map),
         head_dim=model_map.head_dim,
         overrides=overrides or {},
-        constants=model_map.constants,
+        constants={**model_map.constants, **starts_of(model_map)},
         rules=rules.chosen(**choices),
         **options,
     )

@@ -13,7 +13,7 @@ from torch import nn
 
 from completedp.apply import names
 from completedp.apply.names import canonical_name
-from completedp.apply.norms import AskedNorms
+from completedp.apply.norms import AskedNorms, normalises
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import override
 
@@ -192,6 +192,18 @@ class Structure:
                 found[key] = self._place(prefix + key, "weight", owner, shape)
         return found
 
+    def lengths_of_qk_norms(self, place: Place) -> list[int]:
+        """Of the norms of queries and keys in the module around a place."""
+        parent = place.path.rpartition(".")[0]
+        around = self.modules[parent]._modules
+        return [
+            int(next(module.parameters()).shape[-1])
+            for key, module in around.items()
+            if module is not None
+            and is_norm(module)
+            and names.norm_in_block(key, ()) in ("q_norm", "k_norm")
+        ]
+
     def words_beside(self, place: Place) -> set[str]:
         """The names of the matrices around a place: linear layers, or parts of one module."""
         if place.part:
@@ -253,8 +265,11 @@ class Structure:
             if "router" in (name + type(self.modules[path]).__name__).lower():
                 return True
             path = path.rpartition(".")[0]
-        beside = self.modules[place.path.rpartition(".")[0]]._modules.values()
-        counts = {_expert_count(unwrapped(m)) for m in beside if m is not None}
+        around = self.modules[place.path.rpartition(".")[0]]
+        counts = {_expert_count(unwrapped(m)) for m in around._modules.values() if m is not None}
+        counts |= {
+            int(p.shape[0]) for p in around._parameters.values() if p is not None and p.ndim == 3
+        }
         return place.shape[0] in counts and place.shape[1] == self.width
 
     def _place(self, path: str, key: str, owner: nn.Module, shape: tuple[int, ...]) -> Place:
@@ -291,7 +306,8 @@ class Structure:
             lists = ", ".join(f"{path} ({len(self.modules[path]._modules)})" for path in open_lists)
             raise CompletedpError(
                 f"the model has {len(open_lists)} lists of blocks, {lists}, and depth counts one: "
-                f"freeze the others, or type their tensors with {override()}"
+                f"freeze the others, or type their tensors with {override()}, whose patterns say "
+                r"the block: 'encoder\.(?P<layer>\d+)\.attn\.proj'"
             )
         return next(iter(open_lists or found), None)
 
@@ -406,7 +422,7 @@ def _own_class(module: nn.Module) -> type:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """A module called Norm, or with nothing but vectors: a gain and perhaps a bias."""
+    """A module called Norm, or one that normalises, with nothing but a gain and perhaps a bias."""
     own = {name: p for name, p in module._parameters.items() if p is not None}
     if (
         not own
@@ -414,9 +430,9 @@ def is_norm(module: nn.Module) -> bool:
         or any(child is not None for child in module._modules.values())
     ):
         return False
-    return "norm" in type(module).__name__.lower() or (
-        "weight" in own and own.keys() <= {"weight", "bias"}
-    )
+    if "norm" in type(module).__name__.lower():
+        return True
+    return "weight" in own and own.keys() <= {"weight", "bias"} and normalises(module)
 
 
 def fans(module: nn.Module) -> tuple[int, int] | None:

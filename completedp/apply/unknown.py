@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from completedp.apply import names
-from completedp.apply.structure import Place, Structure, is_norm
+from completedp.apply.structure import Place, Structure, fans, is_norm
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import command
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role, is_bias
@@ -135,6 +135,8 @@ def _fitting(
     branch = structure.branch(place)
     for module_type, role in MODULE_TYPES.items():
         elsewhere = role.in_blocks != (place.layer is not None)
+        if module_type == "mlp_in" and fans(place.owner) == (structure.width, structure.width):
+            elsewhere = False  # a hidden layer before the blocks, or after
         if (elsewhere and structure.blocks is not None) or not fits(place, module_type):
             continue
         if module_type in _ONE and module_type in taken:
