@@ -408,6 +408,34 @@ class Inside(NanoGPT):
             block.mlp.c_fc = OwnLinear(width, 4 * width)
 
 
+class Offset(nn.Embedding):
+    """Positions that are made of a mask, as OPT's are."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.cumsum(-1).long() + 1)
+
+
+class Masked(NanoGPT):
+    """A table that is given no ids."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.wpe = Offset(64, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.wte(tokens) + self.wpe(torch.ones_like(tokens, dtype=torch.float32))
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(self.ln_f(x))
+
+
+def test_modules_that_are_given_something_else_have_no_factor() -> None:
+    """A table of positions that reads a mask is planned as any other."""
+    found, said = warned(lambda at: Masked(at.width, at.depth))
+    assert not said
+    assert found["wpe.weight"].info.type == "position"
+
+
 class Attending(CausalSelfAttention):
     """Attention whose logits shrink with the width."""
 

@@ -56,15 +56,30 @@ def _of_modules(subject: Subject) -> Iterator[tuple[str, float]]:
             continue
         weight = subject.values[subject.named[f"{path}.weight"]].detach()
         if isinstance(module, nn.Embedding):
-            factor = None if scale_of_table(module) else factor_of(F.embedding(given, weight), gave)
+            factor = None if scale_of_table(module) else _of_table(weight, given, gave)
         else:
             bias = subject.values.get(subject.named.get(f"{path}.bias", ""))
-            added = 0.0 if bias is None else bias.detach()
-            product = F.linear(given.to(weight.dtype), weight)
-            ways = ((product, gave - added), (product + added, gave))  # after the bias, or before
-            factor = next((f for way in ways if (f := factor_of(*way)) is not None), None)
+            factor = _of_linear(weight, bias, given, gave)
         if factor is not None:
             yield f"what {kind} gives", factor
+
+
+def _of_table(weight: Tensor, given: Tensor, gave: Tensor) -> float | None:
+    """What a table's rows are multiplied by; of one that is given something else nothing, such as
+    a table of positions that makes them of a mask."""
+    if given.is_floating_point() or not 0 <= int(given.min()) <= int(given.max()) < len(weight):
+        return None
+    return factor_of(F.embedding(given.long(), weight), gave)
+
+
+def _of_linear(weight: Tensor, bias: Tensor | None, given: Tensor, gave: Tensor) -> float | None:
+    """What a product is multiplied by, before its bias is added or after."""
+    if given.shape[-1:] != weight.shape[1:] or gave.shape[-1:] != weight.shape[:1]:
+        return None
+    added = 0.0 if bias is None else bias.detach()
+    product = F.linear(given.to(weight.dtype), weight)
+    ways = ((product, gave - added), (product + added, gave))
+    return next((f for way in ways if (f := factor_of(*way)) is not None), None)
 
 
 def _of_attention(subject: Subject) -> Iterator[tuple[str, float]]:
