@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import error_of
-from models import make_model, make_plan, make_recipe, token_batches, train
+from models import make_model, make_plan, make_recipe, scale, token_batches, train
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 import completedp as cdp
 from completedp.apply import adamw as module
 from completedp.apply.optimise import attach_schedule, load_optimizer_state, set_learning_rates
-from completedp.apply.plan import Plan
+from completedp.apply.plan import Plan, plan
 from completedp.theory.schedule import Schedule
 
 PER_TYPE = {"lr/type/qkv": 1.0, "eps/type/mlp_in": 2.0, "weight_decay/type/embedding": 1.0}
@@ -441,6 +441,26 @@ def test_a_rate_of_zero_is_a_difference() -> None:
     found = planned.check(optimizer)
     assert not found.passed
     assert "lr" in str(found)
+
+
+@pytest.mark.parametrize("way", ["buffer", "hook"])
+def test_multipliers_that_are_not_attached_are_told(way: Any) -> None:
+    """A model that was loaded needs `attach`, which no optimizer shows: said until it is done."""
+    model = make_model(device="cpu", depth=2)
+    planned = plan(model, make_recipe({"residual/global": 1.0}), scale(), multipliers=way)
+    optimizer = planned.adamw()
+    before = planned.check(optimizer)
+    assert before.passed
+    assert before.cautions
+    assert all("call plan.attach()" in line for line in before.cautions)
+    assert "and the model beside it:" in str(before)
+    planned.attach()
+    assert not planned.check(optimizer).cautions
+    first = planned.tensors[0].name
+    planned.map.parameters()[first].requires_grad_(False)
+    assert planned.check(optimizer).cautions == (
+        f"{first} is frozen, and was planned to be trained",
+    )
 
 
 def test_what_torch_alone_can_do_is_torchs() -> None:

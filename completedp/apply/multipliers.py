@@ -17,8 +17,9 @@ There are four ways to carry one, and all train the same function:
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from completedp.apply.model_map import ModelMap
-from completedp.apply.settings import logit_scale, set_everywhere
+from completedp.apply.settings import config_of, logit_scale, set_everywhere, setting
 from completedp.apply.structure import unwrapped
 from completedp.apply.tensors import PlanNumbers, TensorPlan, Way
 from completedp.common.errors import CompletedpError
@@ -240,6 +241,25 @@ def attach(plan: PlanNumbers) -> None:
         changed = True
     if changed and "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # a program compiled before would go on without these hooks
+
+
+def not_attached(plan: PlanNumbers) -> Iterator[str]:
+    """Which multipliers the forward pass does not have as planned, in words."""
+    model, call = unwrapped(plan.model), "call plan.attach()"
+    for path, factor in hooked(plan).items():
+        module = plan.map.structure.modules[path]
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        if [hook.factor for hook in hooks if isinstance(hook, _Multiply)] != [factor]:
+            yield f"{path} has no hook that multiplies by {factor:.6g}: {call}"
+    for name, value in plan.buffers.items():
+        buffer, planned = getattr(model, name, None), torch.tensor(value, dtype=torch.float64)
+        if isinstance(buffer, Tensor) and not buffer.is_meta:
+            held = buffer.detach().cpu().double()
+            if held.shape == planned.shape and not torch.allclose(held, planned, rtol=1e-6):
+                yield f"the buffer {name} does not hold the planned multipliers: {call}"
+    for name, value in settings(plan).items():
+        if not math.isclose(found := setting(config_of(model), name, math.nan), value):
+            yield f"config.{name} is {found:g}, planned {value:g}: {call}"
 
 
 def hooked(plan: PlanNumbers) -> dict[str, float]:

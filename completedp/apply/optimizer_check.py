@@ -1,6 +1,7 @@
 """Whether a live optimizer still holds what was planned.
 
-Schedulers that assign rates, loaded checkpoints and hand-made groups are how plans get lost.
+Schedulers that assign rates, loaded checkpoints and hand-made groups are how plans get lost. Hooks
+that nobody attached again are another way, which it tells beside.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from completedp.apply.multipliers import not_attached
 from completedp.apply.tensors import PlanNumbers, TensorPlan
 from completedp.common.checks import check_is
 from completedp.theory.optimizers import ADAMW, LR, OPTIMIZERS
@@ -29,6 +31,9 @@ class OptimizerCheck:
 
     tensors: int
     differences: tuple[str, ...]
+    cautions: tuple[str, ...] = ()
+    """Of the model beside it: multipliers that are not attached, as before `plan.initialise()`, and
+    tensors that were frozen."""
 
     @property
     def passed(self) -> bool:
@@ -36,13 +41,18 @@ class OptimizerCheck:
         return not self.differences
 
     def __str__(self) -> str:
-        if self.passed:
-            return f"the optimizer holds the planned values of all {self.tensors} tensors"
-        lines = [f"the optimizer differs from the plan {len(self.differences)} times:"]
-        lines += [f"  {line}" for line in self.differences[:_SHOWN]]
-        if len(self.differences) > _SHOWN:
-            lines.append(f"  and {len(self.differences) - _SHOWN} more")
+        lines = [f"the optimizer holds the planned values of all {self.tensors} tensors"]
+        if not self.passed:
+            lines = [f"the optimizer differs from the plan {len(self.differences)} times:"]
+            lines += _cut(self.differences)
+        if self.cautions:
+            lines += ["and the model beside it:", *_cut(self.cautions)]
         return "\n".join(lines)
+
+
+def _cut(found: Sequence[str]) -> list[str]:
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return [f"  {line}" for line in (*found[:_SHOWN], *more)]
 
 
 def check_optimizer(plan: PlanNumbers, *optimizers: Optimizer) -> OptimizerCheck:
@@ -52,8 +62,15 @@ def check_optimizer(plan: PlanNumbers, *optimizers: Optimizer) -> OptimizerCheck
     """
     for optimizer in optimizers:
         check_is("optimizer", optimizer, Optimizer, "a torch optimizer, such as plan.optimizer()")
+    parameters = plan.map.parameters()
+    frozen = (t.name for t in plan.tensors if not parameters[t.name].requires_grad)
     return OptimizerCheck(
-        tensors=len(plan.tensors), differences=tuple(_differences(plan, optimizers))
+        tensors=len(plan.tensors),
+        differences=tuple(_differences(plan, optimizers)),
+        cautions=(
+            *not_attached(plan),
+            *(f"{name} is frozen, and was planned to be trained" for name in frozen),
+        ),
     )
 
 
