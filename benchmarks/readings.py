@@ -79,14 +79,14 @@ def memories_kept() -> None:
     of = curves("lr-batch")
     for line in ("square-root rule", "square-root rule, longer memory"):
         for factor in (2, 4, 8):
-            rule, kept = (_best_rate(of[name, factor]) for name in (line, f"{line}, betas kept"))
+            rule, kept = (best_rate(of[name, factor]) for name in (line, f"{line}, betas kept"))
             mean, low, high = paired(rule, kept)
             print(
                 f"{line} x{factor}: {np.mean(rule):.3f}, betas kept {np.mean(kept):.3f}, lower by "
                 f"{mean:.3f} +- {(high - low) / 2:.3f}"
             )
     short, long = (
-        _best_rate(of[line, 1]) for line in ("square-root rule", "square-root rule, longer memory")
+        best_rate(of[line, 1]) for line in ("square-root rule", "square-root rule, longer memory")
     )
     mean, low, high = paired(short, long)
     print(f"longer memories at the base: lower by {mean:.3f} +- {(high - low) / 2:.3f}")
@@ -95,9 +95,9 @@ def memories_kept() -> None:
 def token_rules() -> None:
     """What each rule for the tokens ends at over x8, at the best of its rates, beside no rule."""
     of = curves("lr-tokens")
-    none = _best_rate(of["no rule for tokens", 8])
+    none = best_rate(of["no rule for tokens", 8])
     for line in ("square-root rule", "fourth-root rule", "tokens by batch"):
-        rule = _best_rate(of[line, 8])
+        rule = best_rate(of[line, 8])
         mean, low, high = paired(rule, none)
         print(
             f"{line} x8: {np.mean(rule):.3f}, no rule {np.mean(none):.3f}, lower by {mean:.3f} "
@@ -105,7 +105,7 @@ def token_rules() -> None:
         )
 
 
-def _best_rate(curve: dict[float, dict[int, float]]) -> list[float]:
+def best_rate(curve: dict[float, dict[int, float]]) -> list[float]:
     """The losses at the best of the rates that all seeds were trained at, by seed."""
     most = max(map(len, curve.values()))
     every = [[seeds[seed] for seed in sorted(seeds)] for seeds in curve.values()]

@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import batch_tables  # noqa: E402
 import beta_rules  # noqa: E402
 import decay_horizon  # noqa: E402
 import headline_tables as headline  # noqa: E402
@@ -27,6 +28,7 @@ import recipe_again  # noqa: E402
 import recipes_compared  # noqa: E402
 import regret  # noqa: E402
 import scaling_checks  # noqa: E402
+import search_tables  # noqa: E402
 import timings  # noqa: E402
 import token_rule  # noqa: E402
 import transfer  # noqa: E402
@@ -40,6 +42,12 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "wider losses": ("results/headline.md", lambda: headline.losses(headline.wider_base())),
     "wider speed-ups": ("results/headline.md", lambda: headline.speedups(headline.wider_base())),
     "headline ladders": ("results/search.md", ladders.headline_table),
+    "real searches": ("results/search.md", search_tables.real_table),
+    "carried": ("results/search.md", search_tables.carried_table),
+    "steadiness": ("results/search.md", search_tables.steady_table),
+    "stopped": ("results/search.md", search_tables.stopped_table),
+    "memories": ("results/betas.md", batch_tables.memories_table),
+    "larger batches": ("choosing-a-base.md", batch_tables.cost_table),
     "ways": ("results/search.md", ladders.ways_table),
     "candidates": ("results/search.md", ladders.candidates_table),
     "drift": ("transfer.md", lambda: transfer.drift_table(transfer.lines())),
