@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from helpers import error_of
 from models import scale
 from own_models import HEAD, VOCAB, Block, CausalSelfAttention, NanoGPT
+from studies import write_tokens
 from torch import Tensor, nn
 
 import completedp as cdp
@@ -19,6 +21,7 @@ from completedp.apply.classify import classify
 from completedp.apply.multipliers import hooked
 from completedp.apply.plan import Plan, plan
 from completedp.apply.probe import probe
+from completedp.tasks.task import make_task
 
 WIDTH = 64
 BASE, LARGE = scale(depth=4), scale(width=128, depth=8)
@@ -208,6 +211,41 @@ def test_on_the_meta_device_tensors_start_where_the_models_do() -> None:
         assert meta[name].init_value == real[name].init_value == pytest.approx(5e-5)
     with torch.device("meta"), pytest.warns(cdp.ModelWarning, match="starts h.0.ls.0 cannot be"):
         cdp.Recipe.for_model(stacked(Layered, BASE), BASE, overrides=overrides, probe=False)
+
+
+class Adapted(Block):
+    """A pair of small matrices, the second of which starts at 0, and norms of an own name."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.n1, self.down, self.up = self.ln_1, nn.Linear(width, 4), nn.Linear(4, width)
+        del self.ln_1
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.n1(x))
+        y = self.ln_2(x)
+        return x + self.mlp(y) + self.up(self.down(y))
+
+
+def test_what_is_searched_starts_where_its_model_does(tmp_path: Path) -> None:
+    """Where a tool makes the models, which it keeps without weights, starts are seen all the same,
+    and nobody is told of a device."""
+    overrides = {"n1": "attn_norm", "down": "mlp_in", r"\.up": "mlp_out"}
+    task = make_task(
+        lambda at: stacked(Adapted, at),
+        write_tokens(tmp_path),
+        context=16,
+        eval_examples=8,
+        overrides=overrides,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recipe = task.recipe(BASE)
+        found = task.plan(recipe, LARGE)
+    assert found["h.0.up.weight"].init_value == 0.0
+    assert found["h.0.up.weight"].init_std is None
+    assert found["h.0.n1.weight"].init_value == 1.0
 
 
 class Slope(Block):

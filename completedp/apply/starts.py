@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from completedp.apply.model_map import ModelMap, TensorInfo
+from completedp.apply.structure import fans, is_norm
 from completedp.theory.recipe import Recipe, numberless
 
 START = "start: "
@@ -43,14 +44,16 @@ def with_starts(model_map: ModelMap, recipe: Recipe) -> ModelMap:
 
 def unseen_starts(base_map: ModelMap) -> Iterator[str]:
     """What to say of a base model on the meta device, whose starts nobody sees."""
-    parameters = base_map.parameters()
-    unseen = [t for t in base_map if t.how == "override" and parameters[t.name].is_meta]
-    if unseen:
-        yield (
-            f"where the model itself starts {unseen[0].name} cannot be seen on the meta device, "
-            f"and it is taken to start where a {unseen[0].role} does: make the base model on a "
-            "real device"
-        )
+    named = {tensor.name: tensor for tensor in base_map if tensor.how == "override"}
+    for place, parameter in base_map.structure.places():
+        is_known = is_norm(place.owner) or fans(place.owner) is not None
+        if place.name in named and parameter.is_meta and parameter.ndim < 2 and not is_known:
+            yield (
+                f"where the model itself starts {place.name} cannot be seen on the meta device, "
+                f"and it is taken to start where a {named[place.name].role} does: make the base "
+                "model on a real device"
+            )
+            return
 
 
 def _constant(tensor: TensorInfo) -> str:

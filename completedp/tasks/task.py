@@ -8,7 +8,8 @@ batch, and gives one number; without one it is next-token cross-entropy.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 from completedp.apply.classify import classify, is_constant
+from completedp.apply.names import canonical_name
 from completedp.apply.plan import Plan, make_plan
 from completedp.apply.structure import fans, is_norm
 from completedp.common.checks import check_whole
@@ -92,7 +94,7 @@ class Task:
                 f"{self.name} gave the same model twice: build a new one at every call"
             )
         self._given.add(made)
-        made = without_weights(made)
+        made = without_weights(made, self.overrides)
         if any(p.dtype in (torch.bfloat16, torch.float16) for p in made.parameters()):
             made = made.float()  # weights are never kept below float32
         return made.train()
@@ -255,14 +257,16 @@ def parameters_digest(model: nn.Module) -> str:
     return hashlib.blake2b(shapes.encode(), digest_size=16).hexdigest()
 
 
-def without_weights(model: nn.Module) -> nn.Module:
+def without_weights(model: nn.Module, overrides: Iterable[str] = ()) -> nn.Module:
     """The model with its parameters on the meta device; what no plan may draw stays: what is frozen
     or starts at a value of its own, and buffers. Not a copy: a forward pass may be patched in ways
     that no copy follows."""
     replaced: dict[nn.Parameter, nn.Parameter] = {}
-    for module in model.modules():
+    for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if not parameter.requires_grad or _starts_by_itself(module, parameter):
+            whole = canonical_name(f"{path}.{name}".lstrip("."))
+            named = any(re.search(pattern, whole) for pattern in overrides)
+            if not parameter.requires_grad or _starts_by_itself(module, parameter, named=named):
                 continue
             if parameter not in replaced:
                 meta = torch.empty_like(parameter, device="meta")
@@ -271,10 +275,11 @@ def without_weights(model: nn.Module) -> nn.Module:
     return model
 
 
-def _starts_by_itself(module: nn.Module, parameter: nn.Parameter) -> bool:
-    """What an override may have to name: neither a norm nor a linear map, and all one number."""
+def _starts_by_itself(module: nn.Module, parameter: nn.Parameter, *, named: bool) -> bool:
+    """What is all one number, and an override names or may have to: neither a norm nor a linear
+    map."""
     is_known = is_norm(module) or fans(module) is not None or isinstance(module, nn.Embedding)
-    return not is_known and is_constant(parameter)
+    return (named or not is_known) and is_constant(parameter)
 
 
 TABLES_NEED = (
