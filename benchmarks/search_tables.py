@@ -1,4 +1,4 @@
-"""What searches on real training came to: tables of the numbers that their scripts left.
+"""What searches came to, on real training and on landscapes: tables of what their scripts left.
 
 python benchmarks/search_tables.py
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,46 @@ def stopped_table() -> str:
                 saved = 1 - found["steps"][stopped] / found["steps"][whole]
                 cells = " | ".join(f"{loss:.3f}" for loss in losses)
                 lines.append(f"| {name}{told} | {trials} | {seed} | {cells} | {saved:.0%} |")
+    return "\n".join(lines)
+
+
+def landscapes_table() -> str:
+    """Gaps that remain on synthetic landscapes, by search_engines.py."""
+    return _gaps("landscapes", ("landscape", "in flight"), _kind_of)
+
+
+def surrogate_table() -> str:
+    """The same on the surrogate of real training."""
+    return _gaps("surrogate", ("in flight",), lambda row, first: [f"{row['in_flight']}"])
+
+
+def forecast_table() -> str:
+    """What stopping saves and costs on the surrogate, by stop_early.py."""
+    rows = _read("stop-early.json")
+    lines = _head("search", "trials", "whole", "with stopping", "steps saved")
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    for whole, stopping in pairs:
+        losses = (f"{each['loss']:.3f} +- {each['error']:.3f}" for each in (whole, stopping))
+        cells = (_ENGINES[whole["engine"]], str(whole["trials"]), *losses)
+        lines.append(f"| {' | '.join(cells)} | {1 - stopping['steps']:.0%} |")
+    return "\n".join(lines)
+
+
+def _kind_of(row: Mapping[str, Any], first: bool) -> list[str]:
+    dimensions = f"{row['dimensions']} dimensions" if first else str(row["dimensions"])
+    return [f"{row['kind']}, {dimensions}", str(row["in_flight"])]
+
+
+def _gaps(
+    name: str, titles: Sequence[str], told: Callable[[Mapping[str, Any], bool], list[str]]
+) -> str:
+    lines = _head(*titles, "paper's", "cma-es", "recombine", "needed")
+    rows = _read("landscapes.json")[name]["table"]
+    for i in range(0, len(rows), 3):
+        alike = rows[i : i + 3]
+        left = ("/".join(f"{x:.0f}" for x in row["left"].values()) for row in alike)
+        cells = [*told(alike[0], not i), *left, f"{alike[-1]['needed']:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -119,7 +159,15 @@ def _head(*titles: str) -> list[str]:
 
 def tables() -> Sequence[str]:
     """All of them."""
-    return [real_table(), stopped_table(), carried_table(), steady_table()]
+    return [
+        landscapes_table(),
+        real_table(),
+        carried_table(),
+        steady_table(),
+        surrogate_table(),
+        stopped_table(),
+        forecast_table(),
+    ]
 
 
 if __name__ == "__main__":

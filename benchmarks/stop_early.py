@@ -16,10 +16,12 @@ import argparse
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from surrogate import TRIALS, Surrogate
 
+from completedp.common.files import write_json
 from completedp.studies.registry import make_engine
 from completedp.studies.stopping import SMOOTHED_OVER, EarlyStop
 
@@ -90,7 +92,9 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--true-ends", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="keep the numbers, as JSON")
     args = parser.parse_args()
+    rows = []
     with ProcessPoolExecutor(args.processes) as pool:
         for (name, trials), stopping in product(RUNS, (False, True)):
             found = [
@@ -99,11 +103,24 @@ def main() -> None:
             ]
             truths, parts = np.array([run.result() for run in found]).T
             error = truths.std() / np.sqrt(args.seeds)
+            mean, steps = float(truths.mean()), float(parts.mean())
+            rows.append(
+                {
+                    "engine": name,
+                    "trials": trials,
+                    "stopping": stopping,
+                    "loss": mean,
+                    "error": float(error),
+                    "steps": steps,
+                }
+            )
             print(
                 f"{name:<13} {trials:>5} trials, {'stopping' if stopping else 'whole':<8} "
                 f"{truths.mean():.4f} +- {error:.4f}, {parts.mean():.0%} of the steps",
                 flush=True,
             )
+    if args.out:
+        write_json(args.out, rows)
 
 
 if __name__ == "__main__":
