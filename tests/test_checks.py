@@ -17,12 +17,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from models import of_scale
-from own_models import NanoGPT
+from own_models import Block, NanoGPT
 from planted_errors import caught_by, every_shift, has_no_effect, needs_training
 from torch import Tensor, nn
 
 import completedp as cdp
-from completedp.cli.coordcheck import CoordcheckVerb
 from completedp.cli.main import _parse
 from completedp.common.errors import CompletedpError
 from completedp.evidence.check import Check, check_from, make_check
@@ -611,7 +610,8 @@ def test_what_a_model_returns_is_measured(form: str) -> None:
     sound = cdp.coordcheck(lambda scale: Returns(scale, RETURNS[form], divided=False), **NANO)
     assert sound.passed, sound
     check = cdp.coordcheck(lambda scale: Returns(scale, RETURNS[form], divided=True), **NANO)
-    (row,) = check.failures()
+    row, *others = check.failures()
+    assert {each.quantity for each in others} <= {"factor"}  # where it is seen as one, too
     assert (row.quantity, row.what, row.expected) == ("change", "output", 0.0)
     assert row.slope == pytest.approx(-1, abs=0.3)
 
@@ -623,7 +623,8 @@ def test_a_loss_that_a_model_returns_is_measured() -> None:
         make = partial(Returns, wrap=RETURNS["tensor"], divided=divided)
         check = cdp.coordcheck(make, loss=own_loss, **NANO)
         assert check.passed is not divided, check
-        assert {row.what for row in check.failures()} <= {"output"}
+        rows = (row for row in check.failures() if row.quantity != "factor")
+        assert {row.what for row in rows} <= {"output"}
 
 
 @pytest.mark.parametrize(
@@ -780,6 +781,49 @@ def test_what_may_fail_sound_rules_is_said(
     seeds: int, widths: tuple[int, ...], said: list[str]
 ) -> None:
     """One seed, and narrow models, fail sound rules as well: a check that fails says so."""
-    lines = list(CoordcheckVerb(seeds=seeds, widths=widths)._doubts())
-    assert len(lines) == len(said)
-    assert all(words in line for words, line in zip(said, lines, strict=True))
+    checked = make_check(settings=CheckSettings(seeds=seeds, widths=widths))
+    failed = Row(
+        parameterisation="completedp",
+        axis="width",
+        quantity="own",
+        what="qkv",
+        expected=0.0,
+        slope=1.0,
+        error=None,
+        verdict="fail",
+    )
+    found = CheckResult(check="coordcheck", checked=checked, rows=[failed])
+    assert len(found.doubts) == len(said)
+    assert all(words in line for words, line in zip(said, found.doubts, strict=True))
+    assert str(found).count("in doubt: ") == len(said)
+    assert not CheckResult(check="coordcheck", checked=checked, rows=[]).doubts
+    own = make_check(recipe="default", settings=CheckSettings(widths=(64, 128)))
+    (line,) = CheckResult(check="coordcheck", checked=own, rows=[failed]).doubts
+    assert "near_limit" in line
+
+
+class Fading(Block):
+    """Attention that a wider model multiplies by less."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.ln_1(x)) * x.shape[-1] ** -0.5
+        return x + self.mlp(self.ln_2(x))
+
+
+def fading(scale: Scale) -> torch.nn.Module:
+    """A branch over the root of the width, which no slope of a feature shows."""
+    model = NanoGPT(scale.width, 0)
+    model.h = torch.nn.ModuleList(Fading(scale.width) for _ in range(scale.depth))
+    return model
+
+
+@pytest.mark.parametrize("check", [cdp.coordcheck, cdp.gradcheck])
+@pytest.mark.filterwarnings("ignore:probed")
+def test_a_factor_of_the_models_own_that_moves_fails(check: Any) -> None:
+    """It is on top of every rule: a row of its own with the power it goes by, and no pass."""
+    found = check(fading, widths=(32, 64), depths=(2, 4), steps=2, seeds=1, batch=128, quiet=True)
+    (row,) = [row for row in found.rows if row.quantity == "factor"]
+    assert (row.axis, row.what, row.verdict) == ("width", "the attn branch", "fail")
+    assert row.slope == pytest.approx(-0.5, abs=1e-3)
+    assert not found.passed
+    assert row in found.failures("completedp", "width")

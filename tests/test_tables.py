@@ -17,9 +17,11 @@ from recipes_compared import gains
 from results_table import NOT_RUN, PAGE, RESULTS, as_markdown
 from results_table import with_table as with_results
 
-from completedp.cli.coordcheck import CoordcheckVerb
+from completedp.evidence.check import make_check
+from completedp.evidence.config import CheckSettings
 from completedp.evidence.figures.paper import PLACES
 from completedp.evidence.figures.registry import FIGURES
+from completedp.evidence.result import _doubts
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Shift
 from completedp.theory.scale import Ratios
@@ -164,7 +166,7 @@ def test_what_a_failing_check_says_of_one_seed_was_measured() -> None:
     """How often sound rules failed on one seed is what the kept checks have."""
     (row,) = (line for line in alarms(read(DATA)).splitlines() if line.startswith("| coordcheck |"))
     failed, of = row.rstrip(" |").rpartition("| ")[2].split(" of ")
-    (said,) = CoordcheckVerb(seeds=1)._doubts()
+    (said,) = _doubts(make_check(settings=CheckSettings(seeds=1)))
     assert f"failed {failed} times in {of} " in said
 
 

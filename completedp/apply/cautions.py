@@ -252,6 +252,13 @@ def _unmatched_widths(model: ModelMap, recipe: Recipe) -> Iterator[str]:
             return
 
 
+def set_by_plans(model: ModelMap, recipe: Recipe) -> set[str]:
+    """The names of those factors of a model's own that its plans set right."""
+    own = logit_scale(model.model) if model.structure.tied else None
+    found = {scale.constant for scale in own_scales(model, recipe).values()}
+    return found | ({f"config.{own[0]}"} & (recipe.constants or {}).keys() if own else set())
+
+
 def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
     """Factors of the model's own that are not those of the base model."""
     base = transfer.recipe.constants
@@ -259,11 +266,9 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
         if transfer.ratios.width != 1.0:
             yield from _scaled_embeddings(model.model)
         return
-    own = logit_scale(model.model) if model.structure.tied else None
-    set_by_plans = {scale.constant for scale in own_scales(model, transfer.recipe).values()}
-    set_by_plans |= {f"config.{own[0]}"} & base.keys() if own else set()
+    kept_right = set_by_plans(model, transfer.recipe)
     for name in dict.fromkeys((*model.constants, *base)):
-        if name in set_by_plans or name.startswith(START):
+        if name in kept_right or name.startswith(START):
             continue
         here, there = model.constants.get(name), base.get(name)
         if name.startswith(PROBED):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tyro.conf import Suppress
 
 from completedp.cli.shared import Verb, as_config, register, show
-from completedp.common.terminal import say
 from completedp.evidence.config import CheckConfig
-
-NARROW = 64
-"""Widths below it are far from the limit that slopes are of."""
 
 
 @register("coordcheck")
@@ -35,17 +30,7 @@ class CoordcheckVerb(CheckConfig, Verb):
 
         result = run_check(self.check, check_from(as_config(self, CheckConfig)), self.out)
         show(result.to_dict(), result.text(all_rows=self.all_rows), self.json)
-        if not result.passed:
-            for line in self._doubts():
-                say(line)
         return 0 if result.passed else 1
-
-    def _doubts(self) -> Iterator[str]:
-        """What may fail sound rules, too."""
-        if self.seeds == 1:
-            yield "on one seed sound rules have failed 7 times in 24 (docs/checks.md): --seeds 3"
-        if self.widths and min(self.widths) < NARROW:
-            yield f"slopes are those of wide models: --widths of {NARROW} and more are nearer"
 
 
 @register("gradcheck")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from completedp.common.surface import option
+from completedp.common.terminal import columns, fitted
 from completedp.evidence.check import Check
 from completedp.evidence.rows import Row
 from completedp.evidence.text import check_text
+
+NARROW = 64
+"""Widths below it are far from the limit that slopes are of."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -38,9 +44,15 @@ class CheckResult:
             and row.verdict == "fail"
         ]
 
+    @property
+    def doubts(self) -> list[str]:
+        """Of a check that failed: what may fail sound rules, too."""
+        return [] if self.passed else list(_doubts(self.checked))
+
     def text(self, *, all_rows: bool = False) -> str:
         """A verdict per parameterisation and axis, then the rows that do not pass, or all."""
-        return check_text(self.rows, all_rows=all_rows)
+        told = [fitted(f"in doubt: {line}", columns()) for line in self.doubts]
+        return "\n".join([check_text(self.rows, all_rows=all_rows), *told])
 
     def __str__(self) -> str:
         return self.text()
@@ -53,5 +65,21 @@ class CheckResult:
             "check": self.check,
             "config": self.checked.to_dict(),
             "passed": {name: self.holds(name) for name in self.checked.parameterisations},
+            "doubts": self.doubts,
             "rows": [row.to_dict() for row in self.rows],
         }
+
+
+def _doubts(checked: Check) -> Iterator[str]:
+    if checked.recipe is not None and not checked.near_limit:
+        yield (
+            "a recipe's own start and rates are far from the limit at small sizes, where rows fail "
+            f"with every rule right; whether its rules are: {option('near_limit')}"
+        )
+    if checked.seeds == 1:
+        yield (
+            "on one seed sound rules have failed 7 times in 24 (docs/checks.md): take 3 "
+            f"({option('seeds')})"
+        )
+    if min(checked.widths) < NARROW:
+        yield f"slopes are those of wide models: {option('widths')} of {NARROW} and more are nearer"

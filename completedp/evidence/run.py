@@ -143,7 +143,7 @@ def judge(name: str, check: Check, measurements: Sequence[Measurement]) -> Check
     rows: list[Row] = []
     for measurement in measurements:
         judged = coordinate_rows if name == COORDCHECK else gradient_rows
-        rows += judged(measurement, check.tolerance)
+        rows += [*judged(measurement, check.tolerance), *measurement.factor_rows()]
     if name == GRADCHECK:
         for rules in {m.rules.parameterisation: m.rules for m in measurements}.values():
             rows += invariant_rows(rules)

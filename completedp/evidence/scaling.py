@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import nn
 
-from completedp.apply.cautions import HEADS_NOT_VISIBLE, check_heads, head_size_caution
+from completedp.apply.cautions import (
+    HEADS_NOT_VISIBLE,
+    check_heads,
+    head_size_caution,
+    set_by_plans,
+)
 from completedp.apply.classify import classify, size_of
-from completedp.apply.model_map import ModelMap
+from completedp.apply.model_map import PROBED, ModelMap
 from completedp.apply.plan import Plan, make_plan
+from completedp.apply.settings import is_same_constant
 from completedp.common.errors import CompletedpError, short
 from completedp.common.warn import warn
 from completedp.evidence.check import Check
@@ -39,6 +45,8 @@ class Measurement:
     sizes: tuple[int, ...]
     values: dict[tuple[str, str], np.ndarray]
     """(quantity, module type) -> log2 of the root mean square, [sizes, seeds]."""
+    factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Of the model's own forward pass, by size: those that move along the axis."""
 
     def slope(self, key: tuple[str, str]) -> tuple[float, float | None]:
         """Slope of log size against log width or depth, and its standard error over seeds."""
@@ -68,6 +76,24 @@ class Measurement:
             values=tuple(float(v) for v in 2.0 ** self.values[key].mean(axis=1)),
         )
 
+    def factor_rows(self) -> list[Row]:
+        """Lines for the model's own factors, which act on top of every rule: none may move."""
+        x = np.log2(np.array(self.sizes, dtype=float))
+        return [
+            Row(
+                parameterisation=self.rules.parameterisation,
+                axis=self.axis,
+                quantity="factor",
+                what=name.removeprefix(PROBED),
+                expected=0.0,
+                slope=float(np.polyfit(x, np.log2(np.abs(values)), 1)[0]),
+                error=None,
+                verdict="fail",
+                values=values,
+            )
+            for name, values in self.factors.items()
+        ]
+
 
 def sweep(
     check: Check,
@@ -79,6 +105,7 @@ def sweep(
     recipe = _recipe(check, rules)
     sizes = check.sizes(axis)
     found: dict[tuple[str, str], list[list[float]]] = {}
+    factors: list[dict[str, float]] = []
     first = axis == "width" and rules is check.rules[0]
     for done, size in enumerate(sizes):
         per_seed: list[Sizes] = []
@@ -86,6 +113,8 @@ def sweep(
             if progress:
                 progress(done * check.seeds + seed, f"{rules.parameterisation} {axis} {size}")
             model, planned = _planned(check, recipe, check.scale(axis, size), seed)
+            if not seed and planned.map.probed is not None:
+                factors.append(_factors(planned))
             with _named_after(check):
                 per_seed.append(
                     measure(
@@ -110,7 +139,25 @@ def sweep(
         for key, each in found.items()
         if len(each) == len(sizes)
     }
-    return Measurement(axis, rules, sizes, values)
+    moved = _moved(factors) if len(factors) == len(sizes) else {}
+    return Measurement(axis, rules, sizes, values, moved)
+
+
+def _factors(planned: Plan) -> dict[str, float]:
+    """A model's own, but for those that its plan sets right."""
+    kept_right = set_by_plans(planned.map, planned.recipe)
+    every = planned.map.constants.items()
+    return {name: value for name, value in every if name not in kept_right}
+
+
+def _moved(factors: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
+    """The factors that differ from size to size; what was seen to be 1 is not noted."""
+    found = {}
+    for name in dict.fromkeys(name for each in factors for name in each):
+        values = tuple(each.get(name, 1.0) for each in factors)
+        if not all(is_same_constant(value, values[0]) for value in values) and all(values):
+            found[name] = values
+    return found
 
 
 def limit_recipe(check: Check, rules: Rules) -> Recipe:
