@@ -145,6 +145,30 @@ def test_plan_prints_and_explains(
     explain = f"plan {sizes} --explain blocks.3.mlp.down.weight"
     explained = said(explain, monkeypatch, capsys)[1]
     assert "lr = 0.00390625 (value) x 0.25 (width 4^-1)" in explained
+    (line,) = said(f"{explain} lr", monkeypatch, capsys)[1].splitlines()
+    assert line in explained.replace("  lr = ", "blocks.3.mlp.down.weight: lr = ")
+    rows = said(f"plan {sizes} --explain blocks.0-2,15.attn.{{qkv,out}} lr", monkeypatch, capsys)[1]
+    assert [line.split(":")[0] for line in rows.splitlines() if line.startswith("blocks.")] == [
+        f"blocks.{block}.attn.{name}.weight" for block in (0, 1, 2, 15) for name in ("qkv", "out")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said_of_it"),
+    [("qkv nothing", "nothing"), ("a b c", "--explain a b c"), ("blocks.7-9.attn", "no tensor")],
+)
+def test_what_cannot_be_explained_is_said_first(
+    words: str,
+    said_of_it: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An unknown name or value is one line, and no cautions of a plan that is not shown."""
+    words = words.replace("qkv", "blocks.0.attn.qkv")
+    code, _, error = said(f"plan --width 16x --explain {words}", monkeypatch, capsys)
+    assert code == 2
+    assert len(error.splitlines()) == 1
+    assert said_of_it in error
 
 
 def test_an_explanation_fits_the_terminal(

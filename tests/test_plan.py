@@ -648,7 +648,7 @@ def test_folded_and_left_out_values_are_explained() -> None:
     text = found.explain("blocks.0.attn.out.weight")
     assert text.count("(folded multiplier)") == 4
     assert "(for folded multiplier)" in text.splitlines()[2]
-    assert "in its other values" in text
+    assert "folded into its start, lr, decay and eps" in text
     assert "(0 at base, its role being left out)" in text
 
 

@@ -19,7 +19,7 @@ _DECIDED = {
 _CARRIED = {
     "buffer": "by the model's buffer",
     "setting": "by the model's own scale of its logits",
-    "fold": "in its other values",
+    "fold": "folded into its start, lr, decay and eps",
     "hook": "by a forward hook",
 }
 

@@ -233,9 +233,19 @@ class PlanNumbers:
         raise CompletedpError(f"the plan has no tensor {name!r}{_hint(wanted, self.tensors)}")
 
     def within(self, name: str) -> list[TensorPlan]:
-        """The tensor of that name, or those of the module of that name."""
+        """The tensor of that name, or those of the module of that name; also of several, as the
+        table names them (`layers.0-3.attn.{q,k}`)."""
         wanted = _wanted(name)
+        places = [_choices(place) for place in wanted.split(".")]
         inside = [t for t in self.tensors if t.name.startswith(f"{wanted}.")]
+        if any(len(place) > 1 for place in places):
+            words = ((t, t.name.split(".")) for t in self.tensors)
+            inside = [
+                t
+                for t, own in words
+                if len(own) >= len(places)
+                and all(word in place for word, place in zip(own, places, strict=False))
+            ]
         return inside or [self[name]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,6 +266,20 @@ class PlanNumbers:
 def _wanted(name: object) -> str:
     check_is("name", name, str, "that of a tensor or a module, as the plan prints it")
     return canonical_name(str(name))
+
+
+def _choices(place: str) -> set[str]:
+    """The words that one word of a merged name stands for (table.merged_name).
+
+    >>> sorted(_choices("0-2,4")), sorted(_choices("{q,k}")), _choices("attn")
+    (['0', '1', '2', '4'], ['k', 'q'], {'attn'})
+    """
+    if place[:1] == "{" and place[-1:] == "}":
+        return set(place[1:-1].split(","))
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", place):
+        return {place}
+    ends = (run.split("-") for run in place.split(","))
+    return {str(n) for run in ends for n in range(int(run[0]), int(run[-1]) + 1)}
 
 
 def _hint(wanted: str, tensors: Sequence[TensorPlan]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from completedp.cli.shared import Verb, print_json, register
-from completedp.common.errors import ScaleWarning
+from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.common.terminal import columns, fitted, say
 from completedp.common.warn import warn
 from completedp.lm.shape import Shape
@@ -43,8 +43,9 @@ class PlanVerb(Verb):
     """REGEX=TYPE: tensors whose names match are of that module type; the first match wins."""
     multipliers: Literal["auto", "buffer", "fold", "hook"] = "auto"
     """How residual multipliers are carried: docs/models.md."""
-    explain: str | None = None
-    """Say why a tensor or the tensors of a module, such as blocks.0.attn.qkv, have their values."""
+    explain: tuple[str, ...] = ()
+    """Say why a tensor or the tensors of a module, such as blocks.0.attn.qkv, have their values; of
+    one value alone with its name behind: blocks.0.attn.qkv lr."""
     export: Literal["json", "hf", "torchtitan"] | None = None
     """Print the numbers alone, as JSON (groups, initial values, schedule, steps, and multipliers of
     the forward pass, which are not in the groups unless --multipliers fold puts them there), or as
@@ -60,6 +61,11 @@ class PlanVerb(Verb):
         from completedp.lm.reference import ReferenceModel
         from completedp.tasks.sources import model_from, overrides_from
 
+        if len(self.explain) > 2:
+            raise CompletedpError(
+                f"--explain {' '.join(self.explain)}: give one name, and perhaps one value's, such "
+                "as lr"
+            )
         recipe = Recipe.find(self.recipe)
         overrides = overrides_from(self.override)
         target = recipe.base.resized(**{axis: getattr(self, axis) for axis in AXES})
@@ -77,11 +83,12 @@ class PlanVerb(Verb):
         planned = make_plan(
             model, recipe, target, overrides=overrides, multipliers=self.multipliers
         )
+        told = planned.explain(*self.explain) if self.explain else ""  # or an error, alone
         if self.explain or self.export:  # the table and the JSON have them
             for line in planned.cautions:
                 warn(line, ScaleWarning)
         if self.explain:
-            print(fitted(planned.explain(self.explain), columns()))
+            print(fitted(told, columns()))
         elif self.export:
             print(export(planned, self.export), end="")
             if left := left_to_forward(planned):
