@@ -33,6 +33,7 @@ from completedp.theory.trust import (
     LONGEST_TAU,
     beyond_measured_batch,
     doubts,
+    far_horizon,
     few_steps,
     few_tokens,
     idle_decay,
@@ -177,6 +178,19 @@ def test_one_line_says_how_far_a_recipe_was_checked(
     lines = list(unchecked(good_recipe(evidence), asked))
     assert [said in line for line in lines if said] == [True] * (said is not None)
     assert len(lines) == (said is not None)
+
+
+def test_a_far_horizon_is_said() -> None:
+    """What exponents differ by is told from where the recipe was checked, and not before."""
+    recipe = Recipe.default()
+    assert recipe.evidence is not None
+    checked = recipe.evidence.ranges(recipe.base)["tokens"][1]
+    assert not list(far_horizon(recipe, Ratios(tokens=99 * checked)))
+    (line,) = far_horizon(recipe, Ratios(tokens=10_000 * checked))
+    assert "exponents of 0.25 and 0.5 give learning rates that differ x10," in line
+    assert "this recipe has 0.25" in line
+    fixed = recipe.with_rules(axes=("width", "depth"))
+    assert not list(far_horizon(fixed, Ratios(tokens=10_000 * checked)))
 
 
 def test_a_batch_in_sequences_is_doubted() -> None:

@@ -51,6 +51,12 @@ MOST_R = 2
 MOST_LENGTHENED = 8
 """How many times longer memories may become. 4 and 8 gained the default recipe 0.01 nats or
 nothing, and 8 cost another base 0.1 (docs/results/betas.md)."""
+FAR_TOKENS = 100
+"""How much further than they were checked tokens may grow before their exponent is most of what
+is not known: a factor of 3 in every learning rate."""
+EXPONENTS_SEEN = (0.25, 0.5)
+"""Of the horizon: the recipes that ship have the one, the paper the other (docs/results.md,
+tokens-exponent)."""
 LARGER = Ratios(width=2, depth=2, batch=2, tokens=2)
 """What every base is for."""
 MOST_SHRUNK = 8
@@ -78,6 +84,7 @@ def doubts(
     recorded = recipe.evidence and recipe.evidence.tokens_per_parameter
     yield from small_base(recipe.base, ratios, recorded or tokens_per_parameter)
     yield from unchecked(recipe, ratios)
+    yield from far_horizon(recipe, ratios)
     yield from few_tokens(target, ratios)
     yield from few_steps(target, ratios, betas_kept=recipe.rules.beta_rule == "keep")
     yield from beyond_measured_batch(recipe, ratios)
@@ -127,6 +134,20 @@ def unchecked(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
     else:
         numbers = ", ".join(map(_times, asked.values()))
         yield f"the recipe was checked to {shown_ranges(ranges)}; asked for: {numbers}"
+
+
+def far_horizon(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
+    """Where tokens grow so far beyond what was checked that the horizon's exponent decides."""
+    ranges = recipe.evidence.ranges(recipe.base) if recipe.evidence else {}
+    beyond = ratios.tokens / ranges.get("tokens", (1.0, 1.0))[1]
+    if beyond >= FAR_TOKENS and "tokens" in recipe.rules.axes:
+        low, high = EXPONENTS_SEEN
+        yield (
+            f"the tokens grow {_times(ratios.tokens)}, {_times(beyond)} of what was checked: from "
+            f"there on exponents of {low:g} and {high:g} give learning rates that differ "
+            f"{_times(beyond ** (high - low))}, and this recipe has "
+            f"{recipe.rules.token_exponent:g}; measure it as far out as you can (fit-horizon)"
+        )
 
 
 def few_tokens(target: Scale, ratios: Ratios) -> Iterator[str]:
