@@ -23,7 +23,9 @@ import numpy as np
 from recipes_compared import paired
 
 import completedp as cdp
-from completedp.evidence.figures.figure import student
+from completedp.evidence.figures.bowl import bottom
+from completedp.evidence.figures.figure import spread, student
+from completedp.evidence.figures.lr_depth import FIGURE as LR_DEPTH
 from completedp.evidence.figures.run import raw_of
 from completedp.studies.store import Store
 
@@ -59,6 +61,27 @@ def at_one_rate() -> None:
                     f"batch x{factor}, rule at {octave:+g}: {np.mean(both):+.3f} +- {half:.3f} nats"
                     f" above no rule at the same rate, {len(both)} seeds"
                 )
+
+
+def over_depth() -> None:
+    """How far the best rate moves from each depth to the deepest, and what the rules are worth."""
+    at = LR_DEPTH.sizes["gpu"]
+    of, first = curves("lr-depth"), at.setting.base.depth
+    for line in at.lines:
+        optima = [bottom(of[line.name, factor], at.over) for factor in at.factors]
+        begins = first * round(line.start.depth)
+        last, deepest = optima[-1], begins * at.factors[-1]
+        for factor, optimum in zip(at.factors[:-1], optima[:-1], strict=True):
+            if any(x.octaves is None or x.errors is None for x in (optimum, last)):
+                continue
+            half = spread([optimum.errors[0], last.errors[0]], at.over.seeds)
+            print(
+                f"{line.name}, depth {begins * factor} to {deepest}: best rate "
+                f"{last.octaves[0] - optimum.octaves[0]:+.2f} +- {half:.2f} octaves"
+            )
+    rules, none = best_rate(of["completedp, alpha 1", 8]), best_rate(of["mup", 8])
+    mean, low, high = paired(none, rules)
+    print(f"depth x8: without rules for depth {mean:.3f} +- {(high - low) / 2:.3f} nats higher")
 
 
 def over_the_base() -> None:
@@ -265,6 +288,7 @@ def main() -> None:
     if parser.parse_args().olmo2:
         olmo2()
         return
+    over_depth()
     over_the_base()
     at_one_rate()
     memories_kept()

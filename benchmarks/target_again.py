@@ -15,11 +15,12 @@ import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import measured
 import torch
 
-from completedp.evidence.figures.headline import GLOBAL, MODULE, UNIFORM
+from completedp.evidence.figures.headline import FIGURE, GLOBAL, MODULE, UNIFORM, Run
 from completedp.lm.shape import Shape
 from completedp.lm.tokens import Manifest
 from completedp.tasks.task import make_task
@@ -42,6 +43,17 @@ def recipe_and_scale(arm: str, target: Ratios) -> tuple[Recipe, Scale]:
     if arm == LONGER:
         scale = replace(scale, tokens=scale.batch * round(scale.steps * TIMES))
     return recipe, scale
+
+
+def found() -> dict[str, Any]:
+    """The losses and speed-ups, as the figure writes its own."""
+    losses = {
+        Run(GLOBAL if arm == LONGER else arm, 0, TIMES if arm == LONGER else 1.0): [*each.values()]
+        for arm, each in json.loads(FOUND.read_text(encoding="utf-8"))["losses"].items()
+    }
+    seeds = min(map(len, losses.values()))
+    at = replace(FIGURE.sizes["gpu"], scales=(TARGET,), seeds=(seeds,), around=())
+    return {"numbers": FIGURE.judge(at, losses, {}).numbers}
 
 
 def main() -> None:

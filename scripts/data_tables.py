@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -29,16 +30,24 @@ import recipes_compared  # noqa: E402
 import regret  # noqa: E402
 import scaling_checks  # noqa: E402
 import search_tables  # noqa: E402
+import target_again  # noqa: E402
 import timings  # noqa: E402
 import token_rule  # noqa: E402
 import transfer  # noqa: E402
 import two_trees  # noqa: E402
+
+
+def _slots(name: str) -> str:
+    return timings.slots_table(timings.found("cuda", name))
+
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "headline summary": ("results/headline.md", lambda: headline.summary(headline.found())),
     "headline losses": ("results/headline.md", lambda: headline.losses(headline.found())),
     "headline speed-ups": ("results/headline.md", lambda: headline.speedups(headline.found())),
     "headline rates": ("results/headline.md", lambda: headline.rates(headline.found())),
+    "losses again": ("results/headline.md", lambda: headline.losses(target_again.found())),
+    "speed-ups again": ("results/headline.md", lambda: headline.speedups(target_again.found())),
     "wider losses": ("results/headline.md", lambda: headline.losses(headline.wider_base())),
     "wider speed-ups": ("results/headline.md", lambda: headline.speedups(headline.wider_base())),
     "headline ladders": ("results/search.md", ladders.headline_table),
@@ -76,6 +85,14 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "slots on a CPU": (
         "benchmarks.md",
         lambda: timings.slots_table(timings.found("cpu", "slots")),
+    ),
+    **{
+        f"slots at width {width}": ("benchmarks.md", partial(_slots, f"slots-{width}"))
+        for width in (128, 256, 512)
+    },
+    "first step": (
+        "benchmarks.md",
+        lambda: timings.first_step_table(timings.found("cuda", "first-step")),
     ),
     "optimizer on a CPU": (
         "benchmarks.md",

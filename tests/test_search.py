@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -250,10 +254,12 @@ def test_a_worker_waits_for_the_others_trials(
     claims = [study.claim("other", fold.propose, lease_seconds=LONG) for _ in range(2)]
     assert claims[0] is not None
     assert claims[1] is not None
-    looks = []
+    looks: list[int] = []
+    waited: list[dict[str, int]] = []
 
     def report(fold: Fold, done: Progress) -> None:
         looks.append(study.counts()["finished"])
+        waited.append(dict(done.waits_for))
         if len(looks) == 2:
             study.finish(claims[0], loss=1.0, status="ok", steps=1, curve=[1.0])
         if len(looks) == 4:
@@ -263,6 +269,35 @@ def test_a_worker_waits_for_the_others_trials(
     rows = study.trials()
     assert [(r.worker, r.attempt) for r in rows] == [("other", 1), ("me", 1)]
     assert rows[0].loss == 1.0
+    assert waited[:3] == [{"other": 2}, {"other": 2}, {"other": 1}]
+    assert waited[-1] == {}
+
+
+def test_trials_of_a_killed_process_of_this_machine_are_taken_at_once(
+    data: str, store: Store
+) -> None:
+    """A worker that was killed here is not waited for until its leases end; a live one, or one of
+    another machine, keeps its trials."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    here = socket.gethostname()
+    names = [f"{here}-{dead.pid}", f"{here}-{os.getpid()}", f"elsewhere-{dead.pid}", f"{here}-x"]
+    study = make_study(store, data, trials=4)
+    fold = make_fold(study, objective_of(study, data))
+    claims = [study.claim(name, fold.propose, lease_seconds=LONG) for name in names]
+
+    def report(fold: Fold, done: Progress) -> None:
+        if done.waits_for:  # of the others nothing was taken: they finish
+            assert done.waits_for == dict.fromkeys(names[1:], 1)
+            for claim in claims[1:]:
+                assert claim is not None
+                study.finish(claim, loss=1.0, status="ok", steps=1, curve=[1.0])
+
+    work(study, objective_of(study, data), name="me", report=report)
+    assert [(r.worker, r.attempt) for r in study.trials()] == [
+        ("me", 2),
+        *((name, 1) for name in names[1:]),
+    ]
 
 
 def test_a_slow_worker_keeps_its_trials(data: str, store: Store) -> None:

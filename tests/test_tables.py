@@ -9,6 +9,7 @@ from typing import Any
 import beta_rules
 import headline_tables
 import pytest
+import target_again
 import timings
 from data_tables import ROOT, TABLES, with_table
 from measured import packed, unpacked
@@ -19,6 +20,7 @@ from results_table import with_table as with_results
 
 from completedp.evidence.check import make_check
 from completedp.evidence.config import CheckSettings
+from completedp.evidence.figures.headline import times_shown
 from completedp.evidence.figures.paper import PLACES
 from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.result import _doubts
@@ -160,6 +162,9 @@ def test_what_the_readme_says_of_the_headline_was_measured() -> None:
         assert form.format(shown) in said
     two = [f"{base[f'speedup_over_{arm}']['speedup']:.2f}" for arm in ("global", "uniform")]
     assert f"At the base the two are {' and '.join(two)}." in said
+    (again,) = target_again.found()["numbers"]["scales"]
+    both = [times_shown(again[f"speedup_over_{arm}"]) for arm in ("global", "uniform")]
+    assert f"other tokens of that text it is {' and '.join(both)} times at the target" in said
 
 
 def test_what_a_failing_check_says_of_one_seed_was_measured() -> None:

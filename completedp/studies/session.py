@@ -277,6 +277,9 @@ def work_shown(
                 )
                 if not math.isfinite(state["best_loss"]):
                     best = f"{done.steps:,} steps"
+                if done.waits_for:
+                    others = ", ".join(f"{name} ({n})" for name, n in done.waits_for.items())
+                    return f"waits for trials of {others}; of one that is dead: search release"
                 return (
                     f"{best}{radius}, {state['diverged']:.0f} diverged, slots {done.busy:.0%} busy"
                 )

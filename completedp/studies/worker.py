@@ -14,9 +14,9 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from completedp.common.errors import CompletedpError
@@ -71,6 +71,8 @@ class Progress:
     (`work_of` the trial is the whole)."""
     busy: float = 1.0
     """Part of the slots that had a trial."""
+    waits_for: Mapping[str, int] = field(default_factory=dict)
+    """Where nothing is left to claim: who has trials in hand, and how many."""
 
 
 def make_fold(study: Study, objective: Objective) -> Fold:
@@ -91,6 +93,8 @@ def work(
     Ctrl-C and SIGTERM end it, with its trials given back; what was trained of them is lost.
     """
     name = name or f"{socket.gethostname()}-{os.getpid()}"
+    for worker in filter(_died_here, study.workers()):  # nobody has to wait for their leases
+        study.take_back(worker=worker)
     fold = make_fold(study, objective)
     fold.catch_up()
     left = study.counts()
@@ -146,6 +150,7 @@ def work(
         while True:
             trial = waiting.popleft() if waiting else claimed()
             if trial is not None:
+                done.waits_for = {}
                 scale, counts = trial.plan.target, study.counts()
                 left = counts["budget"] - counts["finished"]
                 stack = objective.runner.stack(scale, objective.at_most(scale, left))
@@ -167,11 +172,26 @@ def work(
             counts = study.counts()
             if counts["finished"] >= counts["budget"]:
                 break
-            time.sleep(_WAIT_SECONDS)  # others still run; should they die, their trials come back
+            done.busy, done.waits_for = 0.0, study.workers()
             progress(0)
+            time.sleep(_WAIT_SECONDS)  # others still run; should they die, their trials come back
     fold.catch_up()
     if report is not None:
         report(fold, done)
+
+
+def _died_here(worker: str) -> bool:
+    """Whether a worker, by its name, was a process of this machine that is gone."""
+    host, _, process = worker.rpartition("-")
+    if host != socket.gethostname() or not process.isdecimal():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):  # another user's, or the number of no process
+        pass
+    return False
 
 
 def _finish(study: Study, fold: Fold, outcome: Outcome[Claim]) -> None:
