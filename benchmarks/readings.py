@@ -63,8 +63,9 @@ def at_one_rate() -> None:
                 )
 
 
-def over_depth() -> None:
-    """How far the best rate moves from each depth to the deepest, and what the rules are worth."""
+def depths() -> Iterator[tuple[str, int, int, float, float]]:
+    """Of every line, two depths, and how far its best rate moves from one to the other, with half
+    of its interval."""
     at = LR_DEPTH.sizes["gpu"]
     of, first = curves("lr-depth"), at.setting.base.depth
     for line in at.lines:
@@ -72,13 +73,17 @@ def over_depth() -> None:
         begins = first * round(line.start.depth)
         last, deepest = optima[-1], begins * at.factors[-1]
         for factor, optimum in zip(at.factors[:-1], optima[:-1], strict=True):
-            if any(x.octaves is None or x.errors is None for x in (optimum, last)):
-                continue
-            half = spread([optimum.errors[0], last.errors[0]], at.over.seeds)
-            print(
-                f"{line.name}, depth {begins * factor} to {deepest}: best rate "
-                f"{last.octaves[0] - optimum.octaves[0]:+.2f} +- {half:.2f} octaves"
-            )
+            if optimum.octaves and optimum.errors and last.octaves and last.errors:
+                moved = last.octaves[0] - optimum.octaves[0]
+                half = spread([optimum.errors[0], last.errors[0]], at.over.seeds)
+                yield line.name, begins * factor, deepest, moved, half
+
+
+def over_depth() -> None:
+    """How far the best rate moves from each depth to the deepest, and what the rules are worth."""
+    for line, begins, deepest, moved, half in depths():
+        print(f"{line}, depth {begins} to {deepest}: {moved:+.2f} +- {half:.2f} octaves")
+    of = curves("lr-depth")
     rules, none = best_rate(of["completedp, alpha 1", 8]), best_rate(of["mup", 8])
     mean, low, high = paired(none, rules)
     print(f"depth x8: without rules for depth {mean:.3f} +- {(high - low) / 2:.3f} nats higher")

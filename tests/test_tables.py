@@ -14,6 +14,7 @@ import timings
 from data_tables import ROOT, TABLES, with_table
 from measured import packed, unpacked
 from planted_errors import DATA, NOT_CAUGHT, alarms, read, seen_by, table
+from readings import depths
 from recipes_compared import gains
 from results_table import NOT_RUN, PAGE, RESULTS, as_markdown
 from results_table import with_table as with_results
@@ -149,6 +150,9 @@ def test_what_the_readme_says_of_its_picture_was_measured() -> None:
     assert f"by {moved['completedp']:.1f} with them, most of it before 128" in said
     assert f"moves by {abs(wide['drift']):.1f} +- {wide['half']:.1f} octaves from width 128" in said
     assert wide["cost"] < 0.00005  # "costs nothing"
+    drifts = {(begins, deepest): (moved, half) for _, begins, deepest, moved, half in depths()}
+    moved, half = drifts[8, 32]
+    assert f"from depth 8 over x4 ({moved:.2f} +- {half:.2f} octaves to depth 32)" in said
 
 
 def test_what_the_readme_says_of_the_headline_was_measured() -> None:
