@@ -251,14 +251,33 @@ def test_an_example_batch_for_the_default_recipe_is_doubted() -> None:
 def test_a_recipe_is_changed_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`recipe change` writes what `with_rules` gives; without a change it says what to give."""
+    """`recipe change` writes what `with_rules` and `with_schedule` give; without a change it says
+    what to give."""
     out = str(tmp_path / "new.json")
     assert ChangeVerb(recipe="default", beta_rule="linear", out=out).run() == 0
     assert Recipe.load(out) == Recipe.default().with_rules(beta_rule="linear")
     assert f"completedp recipe compare default {out}" in capsys.readouterr().err
-    assert "give --token-exponent or" in error_of(ChangeVerb(recipe="default", out=out).run)
+    assert "nothing to change: give --token-exponent, " in error_of(
+        ChangeVerb(recipe="default", out=out).run
+    )
+    verb = ChangeVerb(recipe="default", schedule="wsd", final=0.1, token_exponent=0.5, out=out)
+    assert verb.run() == 0
+    changed = Recipe.default().with_rules(token_exponent=0.5)
+    assert Recipe.load(out) == changed.with_schedule(kind="wsd", final=0.1)
+    assert "warmup = 2.0" in error_of(ChangeVerb(recipe="default", warmup=2.0, out=out).run)
     odd = ChangeVerb(recipe="default", token_exponent=0.5, out="new")
     assert "--out new must end in .json" in error_of(odd.run)
+
+
+def test_another_schedule_was_not_what_was_measured() -> None:
+    """A recipe with another schedule has no evidence; with the same one it is the recipe itself."""
+    recipe = Recipe.default()
+    other = recipe.with_schedule(final=0.25)
+    assert other.schedule == replace(recipe.schedule, final=0.25)
+    assert recipe.evidence is not None
+    assert other == replace(recipe, schedule=other.schedule, evidence=None)
+    assert recipe.with_schedule(warmup=recipe.schedule.warmup) is recipe
+    assert "'warm_up'" in error_of(lambda: recipe.with_schedule(warm_up=0.1))
 
 
 def test_a_decay_that_does_nothing_is_said() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
@@ -71,7 +71,7 @@ class ListVerb:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeVerb:
-    """The same recipe carried by other rules, as a file."""
+    """The same recipe carried by other rules, or with another schedule, as a file."""
 
     recipe: Positional[str]
     """Recipe file, or the name of one that ships."""
@@ -81,16 +81,39 @@ class ChangeVerb:
     """The power of the tokens that learning rates fall by."""
     beta_rule: BetaRule | None = None
     """Betas at the target: by the rule (linear, power), or the base's (keep)."""
+    schedule: Literal["cosine", "constant", "wsd"] | None = None
+    """The shape of the learning rate over a run; wsd is warm-up, stable, decay."""
+    warmup: float | None = None
+    """Fraction of the steps over which the rate rises."""
+    final: float | None = None
+    """What the rate ends at, as a fraction of its peak."""
+    decay: float | None = None
+    """Of wsd: the last fraction of the steps, over which the rate falls."""
+    power: float | None = None
+    """Above 1 the rate falls earlier, below 1 later."""
 
     def run(self) -> int:
         """Write it."""
-        choices = {"token_exponent": self.token_exponent, "beta_rule": self.beta_rule}
-        given = {name: choice for name, choice in choices.items() if choice is not None}
-        if not given:
-            raise CompletedpError("nothing to change: give --token-exponent or --beta-rule")
+        rules = {"token_exponent": self.token_exponent, "beta_rule": self.beta_rule}
+        schedule = {
+            "kind": self.schedule,
+            "warmup": self.warmup,
+            "final": self.final,
+            "decay": self.decay,
+            "power": self.power,
+        }
+        rules, schedule = (
+            {name: choice for name, choice in choices.items() if choice is not None}
+            for choices in (rules, schedule)
+        )
+        if not rules and not schedule:
+            raise CompletedpError(
+                "nothing to change: give --token-exponent, --beta-rule, --schedule, --warmup, "
+                "--final, --decay or --power"
+            )
         if not self.out.endswith(".json"):
             raise CompletedpError(f"--out {self.out} must end in .json")
-        Recipe.find(self.recipe).with_rules(**given).save(self.out)
+        Recipe.find(self.recipe).with_rules(**rules).with_schedule(**schedule).save(self.out)
         print(self.out)
         name_next(f"completedp recipe compare {shlex.quote(self.recipe)} {shlex.quote(self.out)}")
         return 0

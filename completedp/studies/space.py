@@ -190,13 +190,14 @@ def _scheduled(recipe: Recipe, coordinate: str) -> float:
     if kind not in _HAVE.get(name, (kind,)):
         raise CompletedpError(
             f"a {kind} schedule has no {name} to tune: start from a recipe whose schedule is "
-            f"{' or '.join(_HAVE[name])}"
+            f"{' or '.join(_HAVE[name])} (completedp recipe change NAME --schedule "
+            f"{_HAVE[name][0]} --out start.json)"
         )
     value = getattr(recipe.schedule, name)
     if not value > 0:
         raise CompletedpError(
-            f"the schedule's {name} is 0, which no multiplier changes: start from a recipe whose "
-            f"schedule has a {name} above 0"
+            f"the schedule's {name} is 0, which no multiplier changes: start from a recipe that "
+            f"has one (completedp recipe change NAME --{name} 0.1 --out start.json)"
         )
     return value
 

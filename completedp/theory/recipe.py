@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from os import PathLike
 from pathlib import Path
@@ -164,6 +164,17 @@ class Recipe:
             return self
         moved = replace(self.hyperparameters, values=new)
         return replace(self, hyperparameters=moved, evidence=None)
+
+    def with_schedule(self, **changes: Any) -> Recipe:
+        """The same recipe with another schedule: `recipe.with_schedule(kind="wsd", final=0.1)`.
+
+        What was measured was not measured with it: the evidence does not come along.
+        """
+        named = [field.name for field in fields(Schedule)]
+        for name in changes:
+            check_one_of("schedule's part", name, named)
+        new = replace(self.schedule, **changes)
+        return self if new == self.schedule else replace(self, schedule=new, evidence=None)
 
     def with_rules(self, **choices: Any) -> Recipe:
         """The same recipe carried by other rules: `recipe.with_rules(parameterisation="sp")`.
