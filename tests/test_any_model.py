@@ -243,7 +243,7 @@ def test_a_search_says_its_doubts_its_cost_and_what_it_found(
     with pytest.warns(cdp.ScaleWarning, match="base is small or short: .*12 steps"):
         study = search(own.nano, TEXT, tokens, trials=2, store=str(tmp_path / "s.db"), **loud)
     assert "cost: 2 trials" in capsys.readouterr().err
-    study.best(seeds=1)
+    study.best((), seeds=1)
     study.close()
     said = capsys.readouterr().err
     assert "cost: " in said
@@ -727,7 +727,7 @@ def test_a_loss_that_changed_under_its_name_does_not_go_on(
     monkeypatch.setitem(globals(), "FACTOR", 100.0)
     for call in (
         lambda: search(own.vit, IMAGES, trials=3, eval_examples=8, **options, **QUICK),
-        lambda: study.best(seeds=1, quiet=True),
+        lambda: study.best((), seeds=1, quiet=True),
     ):
         message = error_of(call)
         assert "was changed since the study 'search' began" in message

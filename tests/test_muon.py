@@ -160,7 +160,7 @@ def test_it_is_searched_and_trained(tokens: str, tmp_path: Path) -> None:
         None, recipe=recipe, trials=8, slots=4, compile=False, space="type",
         store=str(tmp_path / "s.db"), **options,
     )  # fmt: skip
-    best = study.best(seeds=1)
+    best = study.best((), seeds=1)
     assert {"muon_lr/type/qkv", "lr/type/embedding"} <= set(best.hyperparameters.log2)
     assert "lr/type/qkv" not in best.hyperparameters.log2
     run = tmp_path / "run"

@@ -25,7 +25,14 @@ from completedp.training.config import TrainConfig
 from completedp.training.folder import Result
 from completedp.training.loop import train
 from completedp.training.metrics import read_metrics
-from completedp.training.noise import NoiseWindow, gradients, parts_for_noise, squares
+from completedp.training.noise import (
+    AVERAGED,
+    KEPT,
+    NoiseWindow,
+    gradients,
+    parts_for_noise,
+    squares,
+)
 
 BATCH = 24
 
@@ -91,7 +98,8 @@ def measured(steps: int, share: float, scale: float = 1.0) -> tuple[NoiseWindow,
 @pytest.mark.parametrize("share", [0.5, 1 / 3])
 def test_known_noise_is_found(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a regression whose mean gradient and covariance are known both batches are right."""
-    monkeypatch.setattr(noise, "WINDOW", 2000)
+    monkeypatch.setattr(noise, "AVERAGED", 2000)
+    monkeypatch.setattr(noise, "KEPT", 2000)
     window, plain, weighed = measured(2000, share)
     assert plain != pytest.approx(weighed, rel=0.2)
     for found, known in ((window.noise_scale, plain), (window.critical_batch, weighed)):
@@ -103,7 +111,8 @@ def test_known_noise_is_found(share: float, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_error_is_that_of_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The jackknife's error is the spread of estimates from separate stretches of steps."""
-    monkeypatch.setattr(noise, "WINDOW", 4000)
+    monkeypatch.setattr(noise, "AVERAGED", 4000)
+    monkeypatch.setattr(noise, "KEPT", 4000)
     rows = measured(4000, 0.5)[0].last
     parts = [NoiseWindow(BATCH, 0.5, rows[i : i + 200]) for i in range(0, 4000, 200)]
     found = [part.critical_batch for part in parts]
@@ -144,6 +153,27 @@ def test_nothing_but_noise_gives_no_batch() -> None:
     assert window.noise_scale is window.critical_batch is None
 
 
+def test_the_later_half_of_a_run_is_averaged() -> None:
+    """What the first half measured, of a model that has changed since, does not count; while there
+    are few, all do."""
+    early, late = [2.0, 1.0, 2.0, 1.0], [2.0, 2.0, 2.0, 2.0]  # signals of 1/2 and 3/2
+    window = NoiseWindow(BATCH, 0.5)
+    for _ in range(AVERAGED // 2):
+        window.add(early)
+    for _ in range(AVERAGED // 2):
+        window.add(late)
+    assert window.critical_batch is not None
+    assert window.critical_batch.batch == pytest.approx(BATCH / 2)  # of a signal of 1
+    for _ in range(4 * AVERAGED):
+        window.add(late)
+    assert window.critical_batch.batch == pytest.approx(BATCH / 3)
+    assert window.critical_batch.error == pytest.approx(0.0)
+    for _ in range(2 * KEPT):
+        window.add(early)
+    assert len(window.last) == KEPT
+    assert window.critical_batch.batch == pytest.approx(BATCH)
+
+
 @pytest.mark.parametrize("changes", [{}, {"micro_batch": 1}, {"batch": 3 * CONTEXT}])
 def test_measuring_changes_nothing_but_rounding(
     data: str, tmp_path: Path, changes: dict[str, int]
@@ -165,7 +195,8 @@ def test_the_loop_measures_the_noise_of_its_examples(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With weights that stay, it is that of every example's own gradient."""
-    monkeypatch.setattr(noise, "WINDOW", 10**6)
+    monkeypatch.setattr(noise, "AVERAGED", 10**6)
+    monkeypatch.setattr(noise, "KEPT", 10**6)
     # With an eps this large every weight moves by its gradient times its rate.
     recipe = make_recipe(steps=300, lr=1e-12, weight_decay=0.0, eps=1e3)
     asked = config(data, tmp_path / "run", noise_every=1, z_loss=0.0)

@@ -331,7 +331,7 @@ def test_a_ladder_outlives_its_store(
 
     monkeypatch.setattr(Study, "set_note", gone)
     with pytest.warns(UserWarning, match="not noted in the study: cannot write the store"):
-        found = best(study, objective_of(study, data))
+        found = best(study, objective_of(study, data), rungs=())
     assert found.chosen == RECOMMENDED
 
 
@@ -426,7 +426,7 @@ def test_the_recipe_is_written_and_searched_on(
     start = dict(zip(wider.spec["space"]["coordinates"], wider.spec["space"]["start"], strict=True))
     assert start["lr/type/qkv"] == first.hyperparameters.log2["lr/type/qkv"] != 0.0
     planted(wider, data, [2.0, 2.0])
-    second = best(wider, objective_of(wider, data), seeds=1).recipe
+    second = best(wider, objective_of(wider, data), rungs=(), seeds=1).recipe
     assert first.evidence is not None
     assert second.evidence is not None
     assert [len(one.evidence.rungs) for one in (first, second) if one.evidence] == [2, 1]
@@ -441,7 +441,7 @@ def test_the_start_is_kept_when_nothing_beats_it(
     study = make_study(store, data, trials=8)
     planted(study, data, [2.5, 2.4, 2.3])
     plant_ladder(monkeypatch, lambda name, ratio: [2.0] if name == START else [2.1])
-    found = best(study, objective_of(study, data), seeds=1)
+    found = best(study, objective_of(study, data), rungs=(), seeds=1)
     assert found.recipe.evidence is not None
     assert found.chosen == found.recipe.evidence.chosen == START
     assert "nothing found beats the start" in found.lines()
@@ -459,9 +459,9 @@ def test_equal_candidates_are_measured_once(
     study = make_study(store, data, trials=8, engine=engine)
     planted(study, data, [2.5, 2.6])
     measured = plant_ladder(monkeypatch, lambda name, ratio: [2.0])
-    assert best(study, objective_of(study, data), seeds=1).chosen == START
+    assert best(study, objective_of(study, data), rungs=(), seeds=1).chosen == START
     planted(study, data, [2.0])
-    best(study, objective_of(study, data), seeds=1)
+    best(study, objective_of(study, data), rungs=(), seeds=1)
     assert measured == [[START], [START, RECOMMENDED, HALF_WAY, WITHOUT_LR, WITHOUT_DEPTH]]
 
 
@@ -561,7 +561,7 @@ def test_a_real_best(data: str, store: Store) -> None:
         store, data, trials=12, recipe=make_recipe(lr=2.0**-10), space="global", tunables=("lr",)
     )
     searched(study, data, slots=4)
-    found = best(study, objective_of(study, data, slots=4), seeds=2)
+    found = best(study, objective_of(study, data, slots=4), rungs=(), seeds=2)
     standings = found.rungs[0].standings
     assert found.chosen != START
     assert standings[-1].candidate == START

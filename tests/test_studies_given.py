@@ -9,6 +9,7 @@ from helpers import error_of
 from studies import write_tokens
 
 import completedp as cdp
+from completedp.studies.run import trials_for_best
 from completedp.studies.session import Search
 from completedp.studies.store import Store
 
@@ -90,3 +91,17 @@ def test_a_store_may_be_a_path(tmp_path: Path) -> None:
     """As every other file in Python."""
     Store(tmp_path / "s.db").close()
     assert (tmp_path / "s.db").exists()
+
+
+def test_a_ladder_that_nobody_named_grows_along_all_that_a_base_lacks(
+    tokens: str, tmp_path: Path
+) -> None:
+    """Where no rungs are given the choice is made at a longer and at a larger scale; "base", or no
+    rung, is the base alone."""
+    with searched(tokens, tmp_path) as study:
+        larger = cdp.Ratios(width=2, depth=2, tokens=2)
+        takes = trials_for_best(study.study, study.objective)
+        assert {*takes} == {BASE, BASE.times(cdp.Ratios(tokens=2)), BASE.times(larger)}
+        assert study.ladder(seeds=1, quiet=True).rungs[1].scale == BASE.times(cdp.Ratios(tokens=2))
+        for alone in ("base", ()):
+            assert [rung.scale for rung in study.ladder(alone, seeds=1, quiet=True).rungs] == [BASE]

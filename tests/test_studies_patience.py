@@ -69,8 +69,8 @@ def test_a_search_that_is_interrupted_says_how_it_goes_on(
     strike.now = True
     for call in (
         lambda: study.run(2, quiet=True),
-        lambda: study.best(seeds=1, quiet=True),
-        lambda: study.ladder(seeds=1, quiet=True),
+        lambda: study.best((), seeds=1, quiet=True),
+        lambda: study.ladder((), seeds=1, quiet=True),
     ):
         capsys.readouterr()
         with pytest.raises(KeyboardInterrupt) as caught:

@@ -19,10 +19,10 @@ from completedp.cli.shared import Verb, as_config, name_next, print_json, regist
 from completedp.common.checks import check_number, check_path, check_text
 from completedp.common.errors import CompletedpError
 from completedp.common.files import user_path
-from completedp.studies.config import StudyConfig, WorkerConfig
+from completedp.studies.config import LADDER, StudyConfig, WorkerConfig
 from completedp.tasks.config import UNTIED, Sources
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Ratios, Scale
+from completedp.theory.scale import Scale
 
 if TYPE_CHECKING:
     from completedp.cli.costs import Work
@@ -236,8 +236,9 @@ class BestVerb(Place, WorkerConfig, Sources, CostOptions):
     resumes: ClassVar[bool] = True
     out: str = "recipe.json"
     """Recipe file to write; an earlier one of the same study is replaced, and nothing else."""
-    rungs: tuple[str, ...] = ()
-    """Scales to climb, as ratios to the base: tokens=4 width=2,depth=2,tokens=8."""
+    rungs: tuple[str, ...] = LADDER
+    """Scales to climb, as ratios to the base: tokens=4 width=2,depth=2,tokens=8. `base` measures at
+    the base alone, whose best may not carry."""
     seeds: int = 4
     """Fresh seeds on each."""
     json: bool = False
@@ -260,18 +261,16 @@ class BestVerb(Place, WorkerConfig, Sources, CostOptions):
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
         sources, options = as_config(self, Sources), as_config(self, WorkerConfig)
         out = _writable(self.out)
-        ratios = [Ratios.parse(text) for text in self.rungs]
         with Store(self.store, create=False) as store, shown_rungs() as progress:
             study = store.study(self.study)
             _is_of(out, study.name)
             objective = Objective.of(study, sources, options)
-            rungs = [objective.recipe.base.times(each) for each in ratios]
-            most = trials_for_best(study, objective, rungs=rungs, seeds=self.seeds)
+            most = trials_for_best(study, objective, rungs=self.rungs, seeds=self.seeds)
             estimated = estimate_trials(objective.runner, objective.recipe, most, peak=self.peak)
             if self.dry_run:
                 return print_estimate(estimated, self.json)
             say_estimate(estimated)
-            found = best(study, objective, rungs=rungs, seeds=self.seeds, progress=progress)
+            found = best(study, objective, rungs=self.rungs, seeds=self.seeds, progress=progress)
         found.recipe.save(out)
         if self.json:
             climbed = [rung.to_dict() for rung in found.rungs]
@@ -338,10 +337,6 @@ class SearchVerb(Verb):
         return self.action.run()
 
 
-_LARGER = "--rungs tokens=2 width=2,tokens=2"
-"""Scales to choose at that most can afford."""
-
-
 def _name_best(verb: Any, study: Study) -> None:
     """What comes next; not of a list of trials, which the command that listed them ends."""
     from completedp.studies.cells import NAME as CELLS
@@ -349,8 +344,7 @@ def _name_best(verb: Any, study: Study) -> None:
 
     if not verb.json and study.spec.get("engine") != CELLS:
         flags = _flags(verb, store=without_password(verb.store), study=study.name, data=verb.data)
-        # At the base alone what is best there is chosen, which may not carry.
-        name_next(f"completedp search best {flags} {_LARGER} --out recipe.json")
+        name_next(f"completedp search best {flags} --out recipe.json")
 
 
 def _flags(verb: Any, **given: str) -> str:

@@ -62,7 +62,7 @@ from completedp.training.folder import Result, steps_done
 STUDY = "horizon"
 COORDINATES = ("lr/global",)
 _BASE_BEST = "base's best rate"
-_MEASUREMENTS = 128
+_MEASUREMENTS = 1024
 """Of the gradient's noise, in the run for it."""
 
 
@@ -383,10 +383,11 @@ def _noise_config(task: Task, recipe: Recipe, folder: Path) -> TrainConfig | Non
 def _fitted_recipe(result: HorizonResult) -> Recipe:
     """The recipe with the fitted exponent, as far as the rules allow, and the evidence for it."""
     fit, recipe = result.fitted, result.before
+    fitted = fit.exponent is not None
     known: dict[str, float | str | None] = {
-        "horizon_grows": fit.what,
-        "horizon_tokens_to": recipe.base.tokens * fit.largest.factor,
-        "horizon_seeds": result.grid.seeds,
+        "horizon_grows": fit.what if fitted else None,
+        "horizon_tokens_to": recipe.base.tokens * fit.largest.factor if fitted else None,
+        "horizon_seeds": result.grid.seeds if fitted else None,
         "horizon_token_exponent": fit.exponent,
         "horizon_token_exponent_error": fit.error,
         "horizon_batch_exponent": None if result.batch is None else result.batch.exponent,

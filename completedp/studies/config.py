@@ -12,6 +12,9 @@ from completedp.theory.rules import BetaRule
 
 LONGEST_LEASE_SECONDS = 600.0
 """No trial is held longer by a worker that is not heard of, whatever the clocks say."""
+LADDER = ("tokens=2", "width=2,depth=2,tokens=2")
+"""The rungs where nothing is said: longer, and then larger along all that a base is narrow in. What
+is chosen at the base alone may not carry."""
 REACH = 4.0
 """Octaves that a coordinate may go to either side of the start."""
 SpaceKind = Literal["global", "type", "staged", "paper", "kronecker", "full"]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from completedp.common.checks import check_is, several
 from completedp.theory.scale import Ratios, Scale
 
+BASE = "base"
 Where = Scale | Ratios | str
-"""A scale, or ratios to the base, or those as a text: "depth=2,tokens=2"."""
+"""A scale, or ratios to the base, or those as a text: "depth=2,tokens=2", or "base"."""
 
 
 def scales_of(name: str, given: Where | Sequence[Where], base: Scale) -> list[Scale]:
@@ -22,6 +23,8 @@ def scales_of(name: str, given: Where | Sequence[Where], base: Scale) -> list[Sc
 
 
 def _scale_of(name: str, given: Where, base: Scale) -> Scale:
+    if given == BASE:
+        return base
     ratios = Ratios.parse(given) if isinstance(given, str) else given
     if isinstance(ratios, Ratios):
         return base.times(ratios)

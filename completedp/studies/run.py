@@ -14,7 +14,7 @@ from completedp.common.errors import CompletedpError
 from completedp.common.warn import warn
 from completedp.studies.candidates import candidates
 from completedp.studies.cells import NAME as CELLS
-from completedp.studies.config import BaseConfig, StudyConfig
+from completedp.studies.config import LADDER, BaseConfig, StudyConfig
 from completedp.studies.ladder import START, Kept, climb, trials_to_climb
 from completedp.studies.objective import Objective, search_spec
 from completedp.studies.relative import Where, scales_of
@@ -129,8 +129,8 @@ class Best:
         out.append(gain_over_start(self.rungs[-1], self.chosen))
         if len(self.rungs) == 1:
             out.append(
-                "measured at the base alone, whose best may not carry: with rungs such as "
-                "width=2,depth=2,batch=2,tokens=4 what carries is chosen"
+                "measured at the base alone, whose best may not carry: with the rungs "
+                f"{' '.join(LADDER)}, which are the default, what carries is chosen"
             )
         return "\n".join(out)
 
@@ -198,7 +198,11 @@ def _was_evidence(key: str) -> bool:
 
 
 def trials_for_best(
-    study: Study, objective: Objective, *, rungs: Where | Sequence[Where] = (), seeds: int = 4
+    study: Study,
+    objective: Objective,
+    *,
+    rungs: Where | Sequence[Where] = LADDER,
+    seeds: int = 4,
 ) -> dict[Scale, int]:
     """How many trials `best` trains at each scale, at most."""
     _check_is_search(study, objective)
@@ -211,25 +215,26 @@ def trials_for_best(
 
 
 def _rungs(given: Where | Sequence[Where], objective: Objective) -> list[Scale]:
-    """A ladder's scales, each once."""
-    scales = scales_of("rungs", given, objective.recipe.base)
+    """A ladder's scales, each once; none for the base alone, which is measured anyway."""
+    base = objective.recipe.base
+    scales = scales_of("rungs", given, base)
     check_each_once("rung", scales)
-    return scales
+    return [] if scales == [base] else scales
 
 
 def best(
     study: Study,
     objective: Objective,
     *,
-    rungs: Where | Sequence[Where] = (),
+    rungs: Where | Sequence[Where] = LADDER,
     seeds: int = 4,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Best:
     """What of a study carries best: its candidates, measured on fresh seeds on each rung.
 
     What wins on the last rung is the recipe, the start included: a search that found nothing says
-    so. Nobody is left out for a loss at the base, where only the winner and the start are measured,
-    unless it is the only rung.
+    so. Nobody is left out for a loss at the base, where only the winner and the start are measured.
+    Without rungs all are measured there, and nowhere else.
     """
     _check_is_search(study, objective)
     scales = _rungs(rungs, objective)

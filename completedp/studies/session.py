@@ -14,7 +14,7 @@ from completedp.common.progress import Reporter
 from completedp.common.terminal import say
 from completedp.common.warn import warn
 from completedp.studies.cells import work_of
-from completedp.studies.config import REACH, WorkerConfig
+from completedp.studies.config import LADDER, REACH, WorkerConfig
 from completedp.studies.objective import Objective, search_spec
 from completedp.studies.outlook import Outlook, left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
@@ -142,17 +142,19 @@ class Search:
             raise _interrupted() from None
 
     def best(
-        self, rungs: Where | Sequence[Where] = (), *, seeds: int = 4, quiet: bool = False
+        self, rungs: Where | Sequence[Where] = LADDER, *, seeds: int = 4, quiet: bool = False
     ) -> Recipe:
         """The recipe that is best on the last rung, measured on fresh seeds against the start.
 
-        A rung is a Scale, or relative to the base: Ratios, or a text such as "depth=2,tokens=2".
+        A rung is a Scale, or relative to the base: Ratios, or a text such as "depth=2,tokens=2". If
+        none is named, the last has twice the width, depth and tokens. `()` is the base alone, whose
+        best may not carry.
         The ladder, every rung's losses, is in its `evidence`, with what the search was and cost.
         """
         return self.ladder(rungs, seeds=seeds, quiet=quiet).recipe
 
     def ladder(
-        self, rungs: Where | Sequence[Where] = (), *, seeds: int = 4, quiet: bool = False
+        self, rungs: Where | Sequence[Where] = LADDER, *, seeds: int = 4, quiet: bool = False
     ) -> Best:
         """The same, with every candidate's losses on every rung."""
         if not quiet:

@@ -30,8 +30,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-WINDOW = 64
-"""Measurements that are averaged."""
+KEPT = 1024
+"""Measurements of a run that are kept, the latest ones."""
+AVERAGED = 64
+"""At least so many of the latest are averaged, and half of those kept: the batch grows as the loss
+falls, so the first ones are of another batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +118,7 @@ class NoiseWindow:
     def add(self, measured: Sequence[float]) -> None:
         """One more; those of steps that diverged are left out."""
         if all(math.isfinite(x) for x in measured) and any(measured):
-            self.last = [*self.last, list(measured)][-WINDOW:]
+            self.last = [*self.last, list(measured)][-KEPT:]
 
     @property
     def noise_scale(self) -> Estimate | None:
@@ -128,7 +131,8 @@ class NoiseWindow:
         return self._estimate(2)
 
     def _estimate(self, column: int) -> Estimate | None:
-        rows = [(row[column], row[column + 1]) for row in self.last]
+        averaged = self.last[-max(AVERAGED, len(self.last) // 2) :]
+        rows = [(row[column], row[column + 1]) for row in averaged]
         apart, whole = (math.fsum(each) for each in zip(*rows, strict=True)) if rows else (0.0, 0.0)
         found = self._ratio(apart, whole)
         if found is None:
