@@ -147,12 +147,18 @@ def test_what_the_readme_says_of_its_picture_was_measured() -> None:
     wide = last["completedp, from x2 on"]
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"moves by {moved['sp']:.1f} octaves without" in said
-    assert f"by {moved['completedp']:.1f} with them, most of it before 128" in said
-    assert f"moves by {abs(wide['drift']):.1f} +- {wide['half']:.1f} octaves from width 128" in said
+    most = {
+        line: max(abs(row["drift"]) for row in written["numbers"]["curves"] if row["line"] == line)
+        for line in moved
+    }
+    assert f"With them it moves by {moved['completedp']:.1f}, and by up to " in said
+    assert f"up to {most['completedp']:.1f} on the way" in said
+    assert f"From width 128 it moves by up to {most[wide['line']]:.1f} with them, and by " in said
+    assert f"by {abs(wide['drift']):.1f} +- {wide['half']:.1f} to 1,024" in said
     assert wide["cost"] < 0.00005  # "costs nothing"
     drifts = {(begins, deepest): (moved, half) for _, begins, deepest, moved, half in depths()}
     moved, half = drifts[8, 32]
-    assert f"from depth 8 over x4 ({moved:.2f} +- {half:.2f} octaves to depth 32)" in said
+    assert f"from depth 8 at x4 ({moved:.2f} +- {half:.2f} octaves to depth 32)" in said
 
 
 def test_what_the_readme_says_of_the_headline_was_measured() -> None:
