@@ -21,8 +21,6 @@ from completedp.evidence.figures.bowl import (
 )
 from completedp.evidence.figures.drawing import INK
 from completedp.evidence.figures.figure import (
-    FAIL,
-    OPEN,
     PASS,
     Finding,
     Found,
@@ -30,6 +28,7 @@ from completedp.evidence.figures.figure import (
     judged,
     same_training,
     size_of_change,
+    worst,
 )
 from completedp.evidence.figures.lines import (
     STAYS,
@@ -129,13 +128,10 @@ class Sweep:
             claim = f"{line.name}: the best {words(self.vary)} moves by at most {self.limit:g}"
             claim += f" octaves up to x{last} in {self.axis}"
             every = [_judged(claim, row, at_most=self.limit) for row in rows[1:]]
-            return max(every, key=lambda f: (_WORSE.index(f.verdict), f.measured or 0.0))
+            return worst(every)
         claim = f"{line.name}: the best {words(self.vary)} moves by more than {self.limit:g}"
         claim += f" octaves over x{last} in {self.axis}"
         return _judged(claim, rows[-1], at_least=self.limit)
-
-
-_WORSE = (PASS, OPEN, FAIL)
 
 
 def _judged(claim: str, row: Row, **limits: float) -> Finding:
