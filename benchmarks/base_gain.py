@@ -4,10 +4,11 @@
 
 The headline's base is narrow and knows 1,024 tokens. Are one learning rate and one initial scale
 good enough for all modules because of that? The arms are the headline's, and that of the paper's
-appendix: five global values. All are tuned and chosen at this base alone, then trained on fresh seeds, at the
-base and wherever `--carried` says (`--carried width=2,depth=2,batch=2,tokens=4 --carried-seeds 3`);
-`global` for longer, too, which says what a loss is worth in tokens. Every trial is in
-OUT/base-gain.db; the same command goes on where it stopped. OUT/base-gain.json is what was found.
+appendix: five global values. All are tuned and chosen at this base alone, then trained on fresh
+seeds, at the base and wherever `--carried` says (`--carried width=2,depth=2,batch=2,tokens=4
+--carried-seeds 3`); `global` for longer, too, which says what a loss is worth in tokens. Every
+trial is in OUT/base-gain.db; the same command goes on where it stopped. OUT/base-gain.json is what
+was found.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from completedp.evidence.figures.headline import times_shown
 from completedp.evidence.figures.paper import PLACES
 from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.result import _doubts
+from completedp.theory.horizon import least_batch
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Shift
 from completedp.theory.scale import Ratios
@@ -205,3 +206,13 @@ def test_what_the_readme_says_of_adamw_was_measured() -> None:
     times = sorted(ratio["completedp_over_one_group"] for ratio in ratios)
     said = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"takes {times[0]:.2f} to {times[-1]:.2f} of the time of torch's with one" in said
+
+
+def test_what_is_said_of_the_critical_batch_was_measured() -> None:
+    """The page on horizons has the numbers of the run that is kept."""
+    kept = json.loads((ROOT / "benchmarks/data/critical-batch.json").read_text(encoding="utf-8"))
+    batch, error = kept["critical_batch"], kept["critical_batch_error"]
+    said = " ".join((ROOT / "docs/horizon.md").read_text(encoding="utf-8").split())
+    assert f"it is {batch / 1e6:.0f} million tokens +- {error / 1e6:.0f} million" in said
+    assert f"at least {least_batch(batch, error) / 1e6:.0f} million" in said
+    assert f"Plain gradients have {kept['noise_scale'] / 1e3:.0f} thousand" in said
