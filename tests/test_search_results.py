@@ -284,7 +284,14 @@ def test_the_best_is_what_wins_on_the_last_rung(
     told = found.recipe.evidence
     assert told is not None
     assert told.searches == (
-        SearchRecord(study="tune", engine="recombine", space="kronecker", trials=11, sites=(BASE,)),
+        SearchRecord(
+            study="tune",
+            engine="recombine",
+            space="kronecker",
+            trials=11,
+            sites=(BASE,),
+            digest=told.digest,
+        ),
     )
     assert (told.chosen, told.rungs) == (RECOMMENDED, tuple(found.rungs))
     assert told.ranges(BASE) == {

@@ -174,6 +174,7 @@ def _evidence(
         trials=trials,
         seed=spec.seed,
         sites=tuple(site.scale for site in spec.sites),
+        digest=task.data.digest,
     )
     parameters = sum(p.numel() for p in task.blank(recipe.base).parameters())
     ratio = recipe.base.tokens / parameters if task.data.counted == "tokens" else None
