@@ -84,6 +84,9 @@ class HeadlineSize:
     """Where `paper` begins with the usual initial scale; elsewhere with one as good."""
     arms: tuple[str, ...] = (UNIFORM, GLOBAL, MODULE)
     tunables: tuple[str, ...] = TUNABLES
+    search_seed: int = 0
+    """Of every arm's engine: two searches of one kind differ by more than their seeds of training
+    do."""
 
     @property
     def total(self) -> int:
@@ -169,6 +172,7 @@ class Headline:
             trials=trials,
             sites=[base.times(site) for site in at.sites],
             targets=[base.times(ratios) for ratios in (*at.rungs, *at.scales)],
+            seed=at.search_seed,
         )
 
     def _trained(

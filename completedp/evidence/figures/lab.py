@@ -137,6 +137,7 @@ class Lab:
         sites: Sequence[Scale] = (),
         targets: Sequence[Scale] = (),
         engine: str = DEFAULT_ENGINE,
+        seed: int = 0,
     ) -> FinishedSearch:
         """A search from a recipe, worked on until its trials are finished."""
         spec = search_spec(
@@ -148,7 +149,7 @@ class Lab:
             reach=REACH,
             targets=targets,
             engine=engine,
-            seed=0,
+            seed=seed,
             stop_early=False,
             sites=sites,
         )
