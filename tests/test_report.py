@@ -231,18 +231,6 @@ def test_a_drawing_that_is_missing_is_said(tmp_path: Path) -> None:
     assert "lr-width.svg is missing" in Page(page_of(parts, "x").html()).text
 
 
-def test_what_was_begun_is_not_finished(tokens: str, tmp_path: Path) -> None:
-    """The store of a figure without its verdict says how many trials are left, and the command."""
-    with Store(str(tmp_path / "lr-width-cpu.db")) as store:
-        planted(make_study(store, tokens, name="sweep"), tokens, [3.0])
-    (part,) = gather([str(tmp_path)])
-    assert (part.title, part.verdict) == ("lr-width", "not finished")
-    assert "1 of 4 trials" in part.found
-    assert part.command == f"completedp figure lr-width --size cpu --out {tmp_path}"
-    figure(tmp_path, "pass")
-    assert [part.verdict for part in gather([str(tmp_path)])] == ["pass"]
-
-
 @pytest.mark.parametrize(
     ("verdicts", "said"),
     [

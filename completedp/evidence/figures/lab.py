@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import numpy as np
 
 from completedp.common.errors import CompletedpError
 from completedp.evidence.figures.figure import TINY, Setting, all_diverged
+from completedp.evidence.figures.noted import OfFigure, note_figure
 from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
@@ -66,6 +68,19 @@ class Lab:
     ) -> None:
         self.name, self.size, self.store, self.folder = name, size, store, folder
         self.data, self.model, self.options, self.quiet = data, model, options, quiet
+        self._studies: dict[str, Study] = {}
+
+    def opened(self, name: str, spec: StudySpec) -> Study:
+        """A study of the figure, new or to go on with."""
+        study = self._studies[name] = open_study(self.store, name, spec)
+        note_figure(study, OfFigure(name=self.name, size=self.size))
+        return study
+
+    def ended(self) -> None:
+        """Note that the figure has its verdict, which no store that is gone undoes."""
+        with suppress(CompletedpError):
+            for study in self._studies.values():
+                note_figure(study, OfFigure(name=self.name, size=self.size, ended=True))
 
     @property
     def digest(self) -> str:
@@ -152,7 +167,7 @@ class Lab:
             stop_early=False,
             sites=sites,
         )
-        study = open_study(self.store, name, spec)
+        study = self.opened(name, spec)
         # Of the study's own spec, whose fitted values another machine may have rounded otherwise.
         objective = Objective(StudySpec.from_dict(study.spec), task, self.options)
         counts = study.counts()
@@ -217,7 +232,7 @@ class ListedStudy:
     ) -> None:
         self._lab, self.recipe, self.task = lab, recipe, task
         self._spec = listed_spec(task, recipe, coordinates)
-        self._study: Study = open_study(lab.store, name, self._spec)
+        self._study: Study = lab.opened(name, self._spec)
         self._objective = Objective(self._spec, task, lab.options, self._study)
 
     def note(self, key: str) -> dict[str, Any] | None:

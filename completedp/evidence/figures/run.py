@@ -10,6 +10,7 @@ import json
 import lzma
 import platform
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -64,26 +65,25 @@ def run_figure(
         check_sources(size, data, model)  # before anything is made
     elif data or model:
         raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
-    with only_process(out), Stopwatch(stopwatch_of(out, name, size)) as watch:
+    with only_process(out), ExitStack() as stack:
+        watch = stack.enter_context(Stopwatch(stopwatch_of(out, name, size)))
         if not quiet:
             print(f"{name}, {size}: {cost_text(figure, size)}", file=sys.stderr, flush=True)
+        lab = None
         if trains:
             text = data or stdlib_tokens(out)
-            with Store(store or str(out / f"{name}-{size}.db")) as opened:
-                lab = Lab(
-                    name,
-                    size,
-                    opened,
-                    data=text,
-                    model=model,
-                    options=options or WorkerConfig(),
-                    quiet=quiet,
-                    folder=out,
-                )
-                digest = lab.digest
-                found = figure.run(size, lab)
-        else:
-            digest, found = None, figure.run(size, None)
+            lab = Lab(
+                name,
+                size,
+                stack.enter_context(Store(store or str(out / f"{name}-{size}.db"))),
+                data=text,
+                model=model,
+                options=options or WorkerConfig(),
+                quiet=quiet,
+                folder=out,
+            )
+        digest = None if lab is None else lab.digest
+        found = figure.run(size, lab)
         seconds = _seconds(out / f"{name}.json", size, watch.seconds)
         device = choose_device((options or WorkerConfig()).device if trains else "cpu")
         # A trial that diverged is a measurement, too, and has no number.
@@ -92,6 +92,8 @@ def run_figure(
         write_text_atomically(out / f"{name}.svg", found.svg)
         packed = json.dumps(plain(found.raw), allow_nan=False, separators=(",", ":")).encode()
         write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))
+        if lab is not None:
+            lab.ended()
         watch.finished()
     return found, written
 

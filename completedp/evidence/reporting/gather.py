@@ -2,6 +2,7 @@
 
     folder of a run     config.json and metrics.jsonl
     figure              NAME.json with findings, NAME.svg beside it
+    one without it      NAME-SIZE.db, a store that says so, or NAME-SIZE.seconds
     check               coordcheck.json, gradcheck.json
     sweep, horizon      verdict.json with lines, or with fits
     recipe              a JSON file with values and a base
@@ -23,20 +24,26 @@ from typing import Any
 import completedp
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, user_path
-from completedp.evidence.figures.figure import SIZES, TINY
 from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.report import Markup, Report, chip, code, judged_lines, link
 from completedp.evidence.reporting.checks import check_part
-from completedp.evidence.reporting.figures import figure_part, unfinished_figure
+from completedp.evidence.reporting.figures import figure_part
 from completedp.evidence.reporting.part import FAIL, OPEN, PASS, UNFINISHED, Outcome, Part
 from completedp.evidence.reporting.recipes import recipe_part
 from completedp.evidence.reporting.runs import Run, read_run, runs_part
-from completedp.evidence.reporting.searches import is_list, list_part, progress_of, search_part
+from completedp.evidence.reporting.searches import is_list, list_part, search_part
 from completedp.evidence.reporting.sweeps import horizon_part, sweep_part
+from completedp.evidence.reporting.unfinished import (
+    Begun,
+    Name,
+    begun_elsewhere,
+    begun_figure,
+    figure_of,
+    named_after,
+)
 from completedp.studies.database import is_sqlite, tables_in, without_password
 from completedp.studies.schema import STUDIES
-from completedp.studies.store import Store
-from completedp.studies.typed import noted_command
+from completedp.studies.store import Store, Study
 from completedp.theory.recipe import Recipe
 
 LARGEST = 2_000_000
@@ -48,6 +55,8 @@ _LINES = 4
 _SUMMARY = {3: "summary", 4: "summary with-paper"}
 """The look of the first table, by its columns."""
 _VERDICTS = (PASS, FAIL, OPEN, UNFINISHED)
+_SUFFIXES = (".json", ".db", ".sqlite", ".sqlite3", ".seconds")
+"""Of files in a folder that are looked into."""
 _KNOWN = "a figure, sweep, horizon, check, recipe, run or store"
 
 
@@ -56,14 +65,27 @@ class Gathered:
     """What was found, in the order of the page."""
 
     parts: list[Part] = field(default_factory=list)
+    begun: list[Begun] = field(default_factory=list)
+    """Figures without their verdicts, from their trials."""
+    elsewhere: list[Part] = field(default_factory=list)
+    """The same from folders that do not have their trials."""
     runs: list[Run] = field(default_factory=list)
     seen: set[Path] = field(default_factory=set)
 
     def all_parts(self) -> list[Part]:
         """Every part: figures first, in the paper's order, the rest as it came; runs are one."""
         order = list(dict.fromkeys(["headline", *FIGURES]))
-        figures = [part for part in self.parts if part.title in order]
-        rest = [part for part in self.parts if part.title not in order]
+        judged = {(part.title, part.size) for part in self.parts if part.size}
+        stored = {(each.part.title, each.part.size) for each in self.begun}
+        begun = [
+            each.part
+            for each in self.begun
+            if not (each.is_whole and (each.part.title, each.part.size) in judged)
+        ]
+        elsewhere = [part for part in self.elsewhere if (part.title, part.size) not in stored]
+        parts = [*self.parts, *begun, *elsewhere]
+        figures = [part for part in parts if part.title in order]
+        rest = [part for part in parts if part.title not in order]
         figures.sort(key=lambda part: order.index(part.title))
         return [*figures, *rest, *([runs_part(self.runs)] if self.runs else [])]
 
@@ -75,7 +97,7 @@ def gather(paths: Sequence[str]) -> list[Part]:
     found = Gathered()
     for text in paths:
         if "://" in text:  # a store's URL, whose password is nobody's to read
-            found.parts += _store_parts(text, without_password(text))
+            _take_store(found, text, without_password(text))
             continue
         path = user_path(text)
         if not path.exists():
@@ -183,10 +205,24 @@ def sentence(parts: Sequence[Part]) -> str:
     if count[OPEN]:
         said.append(f"{count[OPEN]} {'is' if count[OPEN] == 1 else 'are'} not settled")
     text = ", ".join(said)
+    if count[UNFINISHED] and not judged:
+        return _unfinished(parts)
     if count[UNFINISHED]:
         unfinished = f"{count[UNFINISHED]} {'is' if count[UNFINISHED] == 1 else 'are'} not finished"
         text = f"{text}; {unfinished}" if text else unfinished
     return f"{text}."
+
+
+def _unfinished(parts: Sequence[Part]) -> str:
+    """Where nothing is judged: how far each is that was begun, and of one what goes on with it."""
+    begun = [(part, o.measured) for part in parts for o in part.outcomes if o.verdict == UNFINISHED]
+    if len(begun) == 1:
+        part, done = begun[0]
+        to_go_on = f" To go on: {part.command}" if part.command else ""
+        return f"{part.title} is not finished: {done}.{to_go_on}"
+    named = [f"{part.title} ({done})" for part, done in begun]
+    more = [f"{len(named) - _LINES} more"] if len(named) > _LINES else []
+    return f"{len(named)} are not finished: {', '.join(named[:_LINES] + more)}."
 
 
 def _take_folder(found: Gathered, folder: Path, depth: int = 0) -> bool:
@@ -204,7 +240,7 @@ def _take_folder(found: Gathered, folder: Path, depth: int = 0) -> bool:
             continue
         if path.is_dir() and depth < _DEEPEST:
             known |= _take_folder(found, path, depth + 1)
-        elif path.is_file() and path.suffix in (".json", ".db", ".sqlite", ".sqlite3"):
+        elif path.is_file() and path.suffix in _SUFFIXES:
             known |= _take_file(found, path)
     return known
 
@@ -213,29 +249,42 @@ def _take_file(found: Gathered, path: Path, *, named: bool = False) -> bool:
     """Take a file; whether it was anything known."""
     if path.resolve() in found.seen:
         return True
-    parts = _parts_of(path, named)
-    if parts is None:
-        return False
-    found.seen.add(path.resolve())
-    found.parts += parts
-    return True
+    known = _take_unseen(found, path, named)
+    if known:
+        found.seen.add(path.resolve())
+    return known
 
 
-def _parts_of(path: Path, named: bool) -> list[Part] | None:
-    """What a file holds; None where that is nothing known."""
+def _take_unseen(found: Gathered, path: Path, named: bool) -> bool:
     if is_sqlite(path):
         if STUDIES.name not in tables_in(path):
-            return None
-        return _store_parts(str(path), str(path)) if named else _stored(path)
+            return False
+        if named or not _has_its_verdict(path):
+            _take_store(found, str(path), str(path), path=path, named=named)
+        return True
+    if path.suffix == ".seconds":
+        return _take_seconds(found, path)
     try:
         data = read_json(path, "result")
     except CompletedpError:
-        return None
+        return False
     for keys, kind, make in _KINDS:
         if keys <= data.keys():
             with read_as(kind, path):
-                return [make(path, data)]
-    return None
+                found.parts.append(make(path, data))
+            return True
+    return False
+
+
+def _take_seconds(found: Gathered, path: Path) -> bool:
+    """The note of how long a figure took so far, which tells of it where its store is elsewhere."""
+    name = named_after(path)
+    if name is None:
+        return False
+    if not _is_figures_own(path) and not path.with_suffix(".db").exists():
+        with read_as("note of the seconds", path):
+            found.elsewhere.append(begun_elsewhere(name, path.parent, read_json(path, "note")))
+    return True
 
 
 def _recipe(path: Path, _: Mapping[str, Any]) -> Part:
@@ -264,31 +313,48 @@ def read_as(what: str, where: Path | str) -> Iterator[None]:
         raise CompletedpError(f"{str(where)!r} is not a whole {what}: {reason[:120]}") from None
 
 
+def _has_its_verdict(path: Path) -> bool:
+    """Whether a store in a folder lies beside its verdict, to which it has nothing to add."""
+    return path.with_name("verdict.json").exists() or _is_figures_own(path)
+
+
 def _is_figures_own(path: Path) -> bool:
-    """Whether a store or a folder, NAME-SIZE, is part of a figure that has its verdict."""
-    name, _, size = path.stem.rpartition("-")
-    return size in (*SIZES, TINY) and path.with_name(f"{name}.json").exists()
+    """Whether a file or a folder, NAME-SIZE, is part of a figure that has its verdict."""
+    name = named_after(path)
+    verdict = path.with_name(f"{'' if name is None else name[0]}.json")
+    if name is None or not verdict.exists():
+        return False
+    try:
+        return read_json(verdict, "figure").get("size") == name[1]
+    except CompletedpError:
+        return False
 
 
-def _stored(path: Path) -> list[Part]:
-    """A store that lies in a folder: one beside its verdict has nothing to add to it."""
-    name, _, size = path.stem.rpartition("-")
-    if path.with_name("verdict.json").exists() or _is_figures_own(path):
-        return []
-    if size in (*SIZES, TINY) and name in FIGURES:
-        with Store(str(path), create=False) as store:
-            studies = [store.study(each) for each in store.studies()]
-            done = [f"{study.name}: {progress_of(study)}" for study in studies]
-            typed = next(filter(None, map(noted_command, studies)), None)
-        return [unfinished_figure(path, name, size, "; ".join(done) or "no trial yet", typed)]
-    return _store_parts(str(path), str(path))
-
-
-def _store_parts(url: str, shown: str) -> list[Part]:
-    """Every study of a store."""
+def _take_store(
+    found: Gathered, url: str, shown: str, *, path: Path | None = None, named: bool = True
+) -> None:
+    """What a store holds: a figure's trials as one part, and every search and list of others. A
+    figure's searches have parts of their own where the store was named."""
+    by_name = None if path is None else named_after(path)
     with Store(url, create=False) as store, read_as("store", shown):
         studies = [store.study(name) for name in store.studies()]
-        return [
-            list_part(study, shown) if is_list(study) else search_part(study, shown)
-            for study in studies
-        ]
+        figures: dict[Name, list[Study]] = {by_name: []} if by_name and not studies else {}
+        for study in studies:
+            figure = figure_of(study) or by_name
+            if figure is not None:
+                figures.setdefault(figure, []).append(study)
+            if is_list(study) and figure is None:
+                found.parts.append(list_part(study, shown))
+            elif not is_list(study) and (named or figure is None):
+                found.parts.append(search_part(study, shown))
+        for figure, trials in figures.items():
+            home = path if figure == by_name else None
+            found.begun.append(
+                begun_figure(
+                    figure,
+                    trials,
+                    out=home and home.parent,
+                    store=None if home else shown,
+                    is_judged=home is not None and _is_figures_own(home),
+                )
+            )

@@ -49,6 +49,8 @@ class Part:
     """What was found, in a few words, for the summary."""
     command: str | None = None
     """What made it."""
+    size: str = ""
+    """Of a figure: at which size."""
 
     @property
     def verdict(self) -> str:
@@ -57,7 +59,7 @@ class Part:
         return next((word for word in _WORST if word in words), MEASURED)
 
 
-DATA = "DATA"
+DATA, STORE = "DATA", "STORE"
 """For the reader to fill in: a study knows its data by their digest, and not where they are."""
 
 
