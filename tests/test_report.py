@@ -265,6 +265,43 @@ def test_what_is_nothing_known(tmp_path: Path) -> None:
     assert "Name one" in error_of(gather, [])
 
 
+def broken(path: Path, how: str) -> None:
+    """Make a figure's verdict one that cannot be read, or not all of it."""
+    data = json.loads(path.read_text())
+    if how == "cut":
+        path.write_text(path.read_text()[:-20])
+    elif how == "keys":
+        write(path, data | {"findings": [{}]})
+    else:
+        write(path, data | {"numbers": {"curves": [{"line": 1}]}})
+
+
+@pytest.mark.parametrize("how", ["cut", "keys", "numbers"])
+def test_a_broken_file_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """What cannot be read of a folder is named with the reason, on the page and to the user, and
+    all else is shown; where nothing else is, it is an error."""
+    figure(tmp_path, "pass", "pass")
+    bad = figure(tmp_path, "pass", name="lr-depth")
+    broken(bad, how)
+    out = tmp_path / "page.html"
+    assert ReportVerb(paths=(str(tmp_path),), out=str(out)).run() == 0
+    said = capsys.readouterr()
+    page = Page(out.read_text())
+    assert page.open == []
+    for text in (said.err, page.text):
+        assert "lr-depth" in text
+        assert {"cut": "is not a result", "keys": "'claim'", "numbers": "'factor'"}[how] in text
+    assert "lr-width: 2 pass" in said.out
+    assert "It stays 1" in page.text
+    if how != "numbers":
+        assert "All 2 claims hold. Left out: lr-depth.json." in page.text
+    (tmp_path / "lr-width.json").unlink()
+    for path in (bad, tmp_path):
+        assert "lr-depth" in error_of(write_report, [str(path)], out, "x")
+
+
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It writes the page, says what is on it, and as JSON the same."""
     figure(tmp_path, "pass", "pass")

@@ -8,7 +8,7 @@ which a browser runs nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -99,6 +99,7 @@ _CLASSES = {
     "diverged": "fail",
     "not settled": "open",
     "not finished": "open",
+    "left out": "fail",
 }
 
 
@@ -233,6 +234,15 @@ class Report:
     def unfold(self) -> None:
         """The end of what `fold` began."""
         self._parts.append("</details>")
+
+    def wholly(self, write: Callable[[Report], None]) -> None:
+        """What `write` adds; nothing of it where it raises, which might leave a tag open."""
+        before = len(self._parts)
+        try:
+            write(self)
+        except BaseException:
+            del self._parts[before:]
+            raise
 
     def html(self) -> str:
         """The page."""

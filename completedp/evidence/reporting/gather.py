@@ -28,7 +28,7 @@ from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.report import Markup, Report, chip, code, judged_lines, link
 from completedp.evidence.reporting.checks import check_part
 from completedp.evidence.reporting.figures import figure_part
-from completedp.evidence.reporting.part import FAIL, OPEN, PASS, UNFINISHED, Outcome, Part
+from completedp.evidence.reporting.part import FAIL, LEFT_OUT, OPEN, PASS, UNFINISHED, Outcome, Part
 from completedp.evidence.reporting.recipes import recipe_part
 from completedp.evidence.reporting.runs import Run, read_run, runs_part
 from completedp.evidence.reporting.searches import is_list, list_part, search_part
@@ -57,6 +57,8 @@ _SUMMARY = {3: "summary", 4: "summary with-paper"}
 _VERDICTS = (PASS, FAIL, OPEN, UNFINISHED)
 _SUFFIXES = (".json", ".db", ".sqlite", ".sqlite3", ".seconds")
 """Of files in a folder that are looked into."""
+_OURS = (*FIGURES, "verdict", "coordcheck", "gradcheck")
+"""How JSON files are named that should be read; another that cannot be may be anybody's."""
 _KNOWN = "a figure, sweep, horizon, check, recipe, run or store"
 
 
@@ -69,6 +71,8 @@ class Gathered:
     """Figures without their verdicts, from their trials."""
     elsewhere: list[Part] = field(default_factory=list)
     """The same from folders that do not have their trials."""
+    left_out: list[Part] = field(default_factory=list)
+    """What cannot be read."""
     runs: list[Run] = field(default_factory=list)
     seen: set[Path] = field(default_factory=set)
 
@@ -87,11 +91,15 @@ class Gathered:
         figures = [part for part in parts if part.title in order]
         rest = [part for part in parts if part.title not in order]
         figures.sort(key=lambda part: order.index(part.title))
-        return [*figures, *rest, *([runs_part(self.runs)] if self.runs else [])]
+        runs = [runs_part(self.runs)] if self.runs else []
+        return [*figures, *rest, *runs, *self.left_out]
 
 
 def gather(paths: Sequence[str]) -> list[Part]:
-    """The parts that the paths hold; one that holds nothing known is an error."""
+    """The parts that the paths hold; one that holds nothing known is an error.
+
+    What is known and cannot be read is left out, and said, where there is anything besides.
+    """
     if not paths:
         raise CompletedpError(f"what is to be reported? Name one or more paths, each {_KNOWN}")
     found = Gathered()
@@ -106,20 +114,24 @@ def gather(paths: Sequence[str]) -> list[Part]:
         known = _take_folder(found, path) if path.is_dir() else _take_file(found, path, named=True)
         if not known and len(found.seen) == before:
             raise CompletedpError(f"{text!r} is not, and does not hold, {_KNOWN}")
-    return found.all_parts()
+    parts = found.all_parts()
+    if parts and all(part.verdict == LEFT_OUT for part in parts):
+        raise CompletedpError(parts[0].found)
+    return parts
 
 
 def write_report(paths: Sequence[str], out: Path, title: str) -> dict[str, Any]:
     """Gather, write the page, and say what is on it."""
     out = user_path(out)
     parts = gather(paths)
-    page = page_of(parts, title)
+    page, not_shown = _page(parts, title)
     html = page.html()
     page.write(out)
     return {
         "out": str(out),
         "bytes": len(html.encode(errors="replace")),
         "sentence": sentence(parts),
+        "left_out": [*(part.found for part in parts if part.verdict == LEFT_OUT), *not_shown],
         "parts": [
             {"title": part.title, "verdict": part.verdict, "found": part.found} for part in parts
         ],
@@ -128,11 +140,17 @@ def write_report(paths: Sequence[str], out: Path, title: str) -> dict[str, Any]:
 
 def page_of(parts: Sequence[Part], title: str) -> Report:
     """The page: a sentence and a table first, then every part."""
-    report = Report(title)
+    return _page(parts, title)[0]
+
+
+def _page(parts: Sequence[Part], title: str) -> tuple[Report, list[str]]:
+    """The page, and why something of it is not shown."""
+    report, not_shown = Report(title), list[str]()
     for part in parts:
         if part.lead:
             report.paragraph(part.lead, "lead")
-    if not any(part.lead for part in parts) or _judged(parts):
+    missing = any(part.verdict == LEFT_OUT for part in parts)
+    if missing or not any(part.lead for part in parts) or _judged(parts):
         report.paragraph(sentence(parts), "lead")
     anchors = [f"part-{i}" for i in range(len(parts))]
     summary = [_summary(anchor, part) for anchor, part in zip(anchors, parts, strict=True)]
@@ -150,13 +168,19 @@ def page_of(parts: Sequence[Part], title: str) -> Report:
                 [[chip(o.verdict), o.claim, o.measured] for o in part.outcomes],
                 stacked=True,
             )
-        with read_as(part.title, "what is shown"):
-            part.body(report)
+        try:
+            with read_as("result", part.title):
+                report.wholly(part.body)
+        except CompletedpError as error:
+            if len(parts) == 1:
+                raise
+            report.paragraph(f"More of it cannot be shown: {error}.")
+            not_shown.append(str(error))
         if part.command is not None:
             report.command(part.command)
     made = datetime.now().astimezone()
     report.paragraph(f"completedp {completedp.__version__}, {made:%Y-%m-%d %H:%M %Z}.", "quiet")
-    return report
+    return report, not_shown
 
 
 def _summary(anchor: str, part: Part) -> list[object]:
@@ -190,6 +214,13 @@ def _judged(parts: Sequence[Part]) -> list[str]:
 
 def sentence(parts: Sequence[Part]) -> str:
     """What all of it says."""
+    missing = [part.title for part in parts if part.verdict == LEFT_OUT]
+    parts = [part for part in parts if part.verdict != LEFT_OUT]
+    return _of_readable(parts) + (f" Left out: {', '.join(missing)}." if missing else "")
+
+
+def _of_readable(parts: Sequence[Part]) -> str:
+    """What all that could be read says."""
     words = _judged(parts)
     count = {word: words.count(word) for word in _VERDICTS}
     judged = count[PASS] + count[FAIL] + count[OPEN]
@@ -208,8 +239,7 @@ def sentence(parts: Sequence[Part]) -> str:
     if count[UNFINISHED] and not judged:
         return _unfinished(parts)
     if count[UNFINISHED]:
-        unfinished = f"{count[UNFINISHED]} {'is' if count[UNFINISHED] == 1 else 'are'} not finished"
-        text = f"{text}; {unfinished}" if text else unfinished
+        text += f"; {count[UNFINISHED]} {'is' if count[UNFINISHED] == 1 else 'are'} not finished"
     return f"{text}."
 
 
@@ -231,8 +261,11 @@ def _take_folder(found: Gathered, folder: Path, depth: int = 0) -> bool:
         return True
     if (folder / "config.json").exists() and (folder / "metrics.jsonl").exists():
         found.seen.add(folder.resolve())
-        with read_as("run", folder):
-            found.runs.append(read_run(folder))
+        try:
+            with read_as("run", folder):
+                found.runs.append(read_run(folder))
+        except CompletedpError as error:
+            _leave_out(found, folder, error)
         return True
     known = False
     for path in sorted(folder.iterdir()):
@@ -249,10 +282,26 @@ def _take_file(found: Gathered, path: Path, *, named: bool = False) -> bool:
     """Take a file; whether it was anything known."""
     if path.resolve() in found.seen:
         return True
-    known = _take_unseen(found, path, named)
+    try:
+        known = _take_unseen(found, path, named)
+    except CompletedpError as error:
+        known = True
+        _leave_out(found, path, error)
     if known:
         found.seen.add(path.resolve())
     return known
+
+
+def _leave_out(found: Gathered, path: Path, why: CompletedpError) -> None:
+    found.left_out.append(
+        Part(
+            title=path.name,
+            says=f"{path} cannot be read, and was left out.",
+            outcomes=[Outcome(claim="can be read", measured=str(why), verdict=LEFT_OUT)],
+            found=str(why),
+            body=lambda report: None,
+        )
+    )
 
 
 def _take_unseen(found: Gathered, path: Path, named: bool) -> bool:
@@ -267,6 +316,8 @@ def _take_unseen(found: Gathered, path: Path, named: bool) -> bool:
     try:
         data = read_json(path, "result")
     except CompletedpError:
+        if named or path.stem in _OURS:
+            raise
         return False
     for keys, kind, make in _KINDS:
         if keys <= data.keys():

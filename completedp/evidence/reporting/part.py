@@ -15,7 +15,9 @@ from completedp.theory.evidence import Rung
 
 PASS, FAIL, OPEN = "pass", "fail", "not settled"
 MEASURED, UNFINISHED = "measured", "not finished"
-_WORST = (FAIL, UNFINISHED, OPEN, PASS)
+LEFT_OUT = "left out"
+"""Of what cannot be read."""
+_WORST = (LEFT_OUT, FAIL, UNFINISHED, OPEN, PASS)
 LONGEST = 12
 """Rows of a table that are shown without being asked for."""
 
