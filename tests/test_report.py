@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,19 +16,22 @@ from studies import BASE, make_recipe, make_study, planted, write_tokens
 
 import completedp
 from completedp.cli.report import ReportVerb
-from completedp.evidence.charts import Mark, Series, chart
+from completedp.evidence.charts import DOTS, TOLD, Mark, Series, chart, sample
+from completedp.evidence.hover import without_marks
 from completedp.evidence.report import Report, smaller_svg
+from completedp.evidence.reporting import searches
 from completedp.evidence.reporting.gather import gather, page_of, sentence, write_report
 from completedp.evidence.reporting.recipes import global_values, multiplier_map
 from completedp.evidence.reporting.searches import mattered
 from completedp.studies.candidates import MEANINGS
 from completedp.studies.engines import Proposal
 from completedp.studies.spec import StudySpec
-from completedp.studies.store import Store, Study
+from completedp.studies.store import Store, Study, TrialRow
 from completedp.theory.evidence import Rung, Standing
 from completedp.theory.transfer import Transfer
 
 EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 VOID = {"meta", "br", "img", "line", "circle", "rect", "polyline"}
 
 
@@ -447,6 +451,98 @@ def test_smaller_drawings_look_the_same() -> None:
     assert smaller_svg(svg) == '<svg><path d="M 1.23 2"/><text>1.23456</text></svg>'
 
 
+def looks(svg: str) -> list[tuple[str, dict[str, str], str]]:
+    """Of each element of a drawing: what it is, how it looks, and its text."""
+    root = ElementTree.fromstring(svg)
+    rules = {name: style for name, style in re.findall(r"\.(s\d+)\{([^}]*)\}", svg)}
+    found = []
+    for each in root.iter():
+        given = dict(each.attrib)
+        given["style"] = rules.get(given.pop("class", ""), given.get("style", ""))
+        if not each.tag.endswith(("style", "metadata", "defs")) and "RDF" not in each.tag:
+            found.append((each.tag, given, (each.text or "").strip()))
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.svg")), ids=lambda path: path.stem)
+def test_smaller_drawings_have_every_element(path: Path) -> None:
+    """A figure's drawing is smaller by a fifth at least, and each of its elements has the same
+    style and text; names that are left out are asked for nowhere."""
+    svg, _ = without_marks(path.read_text())
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    small = smaller_svg(svg)
+    assert len(small) < 0.8 * len(svg)
+    before, after = looks(svg), looks(small)
+    for (tag, given, text), (also, kept, same) in zip(before, after, strict=True):
+        assert (tag, text, given["style"]) == (also, same, kept["style"])
+        assert given.keys() - kept.keys() <= {"id"}
+    names = set(re.findall(r' id="([^"]*)"', small))
+    assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', small)) <= names
+
+
+def test_classes_of_a_drawing_are_left_alone() -> None:
+    """A drawing that has classes gets no others: an element with two would not be drawn."""
+    svg = '<svg><path class="a" style="fill:red"/><path class="a" style="fill:red"/></svg>'
+    assert smaller_svg(svg) == svg
+
+
+def test_many_dots_are_a_sample() -> None:
+    """Of more dots than are drawn the lowest and the last are there, and some of all others."""
+    rng = np.random.default_rng(0)
+    points = [(float(i), float(loss)) for i, loss in enumerate(rng.normal(size=3000))]
+    kept = sample(points, DOTS)
+    assert len(kept) == len(set(kept)) == DOTS
+    assert kept == sorted(kept)
+    assert kept[-DOTS // 4 :] == list(range(3000 - DOTS // 4, 3000))
+    lowest = sorted(range(3000), key=lambda i: points[i][1])
+    assert {*lowest[: DOTS // 4]} <= {*kept}
+    assert max(np.diff(kept)) < 60
+    svg = chart([Series(name="x", points=points, dots=True)], x="", y="")
+    assert svg.count("h0") == DOTS
+    assert svg.count("<title>") == TOLD
+    assert sample(points[:DOTS], DOTS) == list(range(DOTS))
+
+
+def test_a_large_search_is_a_small_page(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The charts of a search of 3,000 trials are below 100 kB, and say what they leave out."""
+    monkeypatch.setattr(searches, "mattered", lambda points, *_: np.ones(points.shape[1]))
+    rng = np.random.default_rng(0)
+    with Store(str(tmp_path / "search.db")) as store:
+        study = make_study(store, tokens, trials=3000)
+    bounds = StudySpec.from_dict(study.spec).space.bounds
+    rows = [
+        TrialRow(
+            number=i,
+            state="finished",
+            attempt=1,
+            worker="w",
+            seed=2**62 + i,
+            site=0,
+            point=rng.uniform(bounds.low, bounds.high),
+            lease_until=0.0,
+            started_at=float(i),
+            sequence=i,
+            finished_at=i + 1.0,
+            loss=3 + float(rng.exponential()) / (1 + i / 300),
+            status="ok",
+            steps=1,
+            curve=None,
+            result=None,
+        )
+        for i in range(3000)
+    ]
+    monkeypatch.setattr(Study, "trials", lambda *_, **__: rows)
+    html = page_of(gather([str(tmp_path / "search.db")]), "x").html()
+    charts = re.findall(r'<div class="wide chart">.*?</svg></div>', html)
+    assert len(charts) == 5
+    assert sum(map(len, charts)) < 100_000
+    text = Page(html).text
+    assert f"dots {DOTS} are drawn: of the best, of the newest, and a sample" in text
+    assert f"{TOLD} of them, chosen in the same way, show their values" in text
+
+
 def test_a_chart_has_its_points_in_place() -> None:
     """Higher values are further up and right; what is no number is left out; titles are escaped."""
     points = [(1.0, 5.0), (2.0, float("nan")), (4.0, 1.0)]
@@ -456,7 +552,7 @@ def test_a_chart_has_its_points_in_place() -> None:
         y="loss",
         marks=[Mark(name="start", y=3.0, colour=1)],
     )
-    places = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="3"', svg)
+    places = re.findall(r"M([\d.]+),([\d.]+)h0", svg)
     (x1, y1), (x2, y2) = [(float(a), float(b)) for a, b in places]
     assert x1 < x2
     assert y1 < y2  # down the page

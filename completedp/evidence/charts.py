@@ -14,8 +14,10 @@ _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 46
 _MOST = 400
 """Points of a line that are drawn; more would not be seen."""
-_HOVERED = 60
-"""Points of a line that tell their values."""
+DOTS, TOLD = 400, 60
+"""Dots of a series that are drawn, and points of any that tell their values."""
+_LAYERS = 3
+"""Dots are in so many layers, so that it is darker where they are many."""
 _COLOURS = 6
 _LINE = 20
 """Height of a row of the legend."""
@@ -82,18 +84,35 @@ def chart(
     )
 
 
+def sample(points: Sequence[tuple[float, float]], most: int) -> list[int]:
+    """Which points to keep of many: the lowest, the last, and some of the others, in order.
+
+    >>> sample([(0, 1), (1, 9), (2, 9), (3, 9), (4, 9), (5, 9), (6, 9), (7, 9)], 4)
+    [0, 1, 3, 7]
+    """
+    if len(points) <= most:
+        return list(range(len(points)))
+    lowest = sorted(range(len(points)), key=lambda i: points[i][1])[: most // 4]
+    kept = {*lowest, *range(len(points) - most // 4, len(points))}
+    others = [i for i in range(len(points)) if i not in kept]
+    every = len(others) / (most - len(kept))
+    return sorted(kept | {others[int(i * every)] for i in range(most - len(kept))})
+
+
 def _drawable(series: Series) -> Series:
-    """Without what has no place; a long line thinned."""
+    """Without what has no place; thinned where there are many."""
     titles = series.titles or [f"{series.name}: {a:.6g}, {b:.5g}" for a, b in series.points]
     kept = [
         (point, title)
         for point, title in zip(series.points, titles, strict=True)
         if all(map(math.isfinite, point))
     ]
-    every = max(1, math.ceil(len(kept) / (_MOST if not series.dots else 4 * _MOST)))
-    thinned = kept[::every]
-    if kept and not series.dots and thinned[-1] is not kept[-1]:
-        thinned.append(kept[-1])
+    if series.dots:
+        thinned = [kept[i] for i in sample([point for point, _ in kept], DOTS)]
+    else:
+        thinned = kept[:: max(1, math.ceil(len(kept) / _MOST))]
+        if kept and thinned[-1] is not kept[-1]:
+            thinned.append(kept[-1])
     return replace(
         series,
         points=[point for point, _ in thinned],
@@ -107,24 +126,36 @@ Place = Callable[[tuple[float, float]], tuple[float, float]]
 def _drawn(series: Series, place: Place, span: tuple[float, float]) -> str:
     colour = f"var(--c{series.colour % _COLOURS})"
     inside = [
-        (place(point), title)
+        (point, title)
         for point, title in zip(series.points, series.titles, strict=True)
         if span[0] <= point[1] <= span[1]
     ]
-    if series.dots:
-        return "".join(
-            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" style="fill:{colour};opacity:.55">'
-            f"<title>{escape(title)}</title></circle>"
-            for (a, b), title in inside
-        )
-    line = " ".join(f"{a:.1f},{b:.1f}" for (a, b), _ in inside)
-    parts = [f'<polyline points="{line}" style="fill:none;stroke:{colour};stroke-width:1.8"/>']
-    for (a, b), title in inside[:: max(1, math.ceil(len(inside) / _HOVERED))]:
-        parts.append(
-            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="6" style="fill:transparent">'
-            f"<title>{escape(title)}</title></circle>"
-        )
-    return "".join(parts)
+    if not inside:
+        return ""
+    places = [place(point) for point, _ in inside]
+    if series.dots:  # a path of strokes of no length: a circle each would be four times as long
+        told = sample([point for point, _ in inside], TOLD)
+        layers = [places[i::_LAYERS] for i in range(_LAYERS)]
+        parts = [
+            f'<path d="{"".join(f"M{_at(at)}h0" for at in layer)}" style="stroke:{colour};'
+            'stroke-width:6;stroke-linecap:round;opacity:.5"/>'
+            for layer in layers
+            if layer
+        ]
+    else:
+        told = list(range(0, len(inside), math.ceil(len(inside) / TOLD)))
+        line = " ".join(map(_at, places))
+        parts = [f'<polyline points="{line}" style="fill:none;stroke:{colour};stroke-width:1.8"/>']
+    spots = "".join(
+        f'<circle cx="{places[i][0]:.1f}" cy="{places[i][1]:.1f}" r="6">'
+        f"<title>{escape(inside[i][1])}</title></circle>"
+        for i in told
+    )
+    return f'{"".join(parts)}<g style="fill:transparent">{spots}</g>'
+
+
+def _at(place: tuple[float, float]) -> str:
+    return f"{place[0]:.1f},{place[1]:.1f}"
 
 
 def _mark(mark: Mark, place: Place, across: tuple[float, float]) -> str:

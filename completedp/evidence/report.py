@@ -8,6 +8,7 @@ which a browser runs nothing.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -262,7 +263,8 @@ class Report:
 
 
 def smaller_svg(svg: str) -> str:
-    """The same drawing in fewer bytes: coordinates to a hundredth, no comments or metadata."""
+    """The same drawing in fewer bytes: coordinates to a hundredth, each style once, no names that
+    nothing asks for, no comments or metadata."""
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<\?xml[^>]*\?>|<!DOCTYPE[^>]*>", "", svg)
 
@@ -270,7 +272,36 @@ def smaller_svg(svg: str) -> str:
         return re.sub(r"(\.\d\d)\d+", r"\1", found.group())
 
     svg = re.sub(r'(?<= d=")[^"]*|(?<= [xy]=")[^"]*', rounded, svg)
-    return re.sub(r">\s+<", "><", svg).strip()
+    asked_for = set(re.findall(r"#([^\s\"')]+)", svg))
+
+    def without_name(tag: re.Match[str]) -> str:
+        found = re.search(r' id="([^"]*)"', tag.group())
+        unasked = found is not None and found[1] not in asked_for
+        return tag.group().replace(found[0], "", 1) if found and unasked else tag.group()
+
+    svg = re.sub(_TAG, without_name, svg)
+    return re.sub(r">\s+<", "><", _each_style_once(svg)).strip()
+
+
+_TAG = r"<[^<>]+>"
+
+
+def _each_style_once(svg: str) -> str:
+    """Styles that several elements have, as classes."""
+    if ' class="' in svg:  # which are somebody's own
+        return svg
+    counts = Counter(re.findall(r' style="([^"]*)"', svg))
+    names = {style: f"s{i}" for i, (style, n) in enumerate(counts.items()) if n > 1}
+
+    def classed(tag: re.Match[str]) -> str:
+        found = re.search(r' style="([^"]*)"', tag.group())
+        if found is None or found[1] not in names:
+            return tag.group()
+        return tag.group().replace(found[0], f' class="{names[found[1]]}"', 1)
+
+    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
+    svg = re.sub(_TAG, classed, svg)
+    return re.sub(r"<svg[^<>]*>", rf"\g<0><style>{rules}</style>", svg, count=1) if names else svg
 
 
 def _own_width(svg: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from completedp.common.progress import duration
-from completedp.evidence.charts import Mark, Series, chart
+from completedp.evidence.charts import DOTS, TOLD, Mark, Series, chart, sample
 from completedp.evidence.report import Report, bar
 from completedp.evidence.reporting.part import (
     DATA,
@@ -179,11 +179,7 @@ def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], 
         return
     losses = [float(row.loss or 0.0) for row in whole]
     places = [float((row.sequence or 0) + 1) for row in whole]
-    best = np.minimum.accumulate(losses).tolist()
-    titles = [
-        f"trial {row.number}, seed {row.seed}: {loss:.4f}"
-        for row, loss in zip(whole, losses, strict=True)
-    ]
+    titles = [f"trial {row.number}: {row.loss:.4f}" for row in whole]
     scale = site["scale"]
     report.heading("Trials at " + ", ".join(f"{k} {v:,}" for k, v in scale.items()), level=3)
     marks = []
@@ -197,35 +193,58 @@ def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], 
     high = max(float(np.quantile(losses, 0.9)), losses[0], *(mark.y for mark in marks), min(losses))
     low = min(*losses, *(mark.y for mark in marks), high)
     room = 0.05 * (high - low) or 0.05
-    above = sum(loss > high + room for loss in losses)
+    span = low - room, high + room
+    above = sum(loss > span[1] for loss in losses)
+    dots, left_out = _dots(list(zip(places, losses, strict=True)), titles, span)
     report.paragraph(
         "A dot is a trial, the line the best so far, which is partly luck; dotted levels are "
-        f"means over fresh seeds.{f' Above the chart: {above} of the trials.' * bool(above)}",
+        f"means over fresh seeds.{f' Above the chart: {above} of the trials.' * bool(above)}"
+        f"{left_out}",
         "quiet",
     )
-    series = [
-        Series(
-            name="trial", points=list(zip(places, losses, strict=True)), dots=True, titles=titles
-        ),
-        Series(name="best so far", points=_steps(places, best), colour=1),
-    ]
     report.chart(
         chart(
-            series,
+            [dots, Series(name="best so far", points=_best_so_far(places, losses), colour=1)],
             x="trial, as they finished",
             y="validation loss, nats",
             marks=marks,
-            span_y=(low - room, high + room),
+            span_y=span,
         )
     )
 
 
-def _steps(places: Sequence[float], levels: Sequence[float]) -> list[tuple[float, float]]:
-    """A line that stays at each level until the next place."""
-    points = [(places[0], levels[0])]
-    for place, level in zip(places[1:], levels[1:], strict=True):
-        points += [(place, points[-1][1]), (place, level)]
-    return points
+def _dots(
+    points: Sequence[tuple[float, float]], titles: Sequence[str], span: tuple[float, float]
+) -> tuple[Series, str]:
+    """A dot for each trial within the chart, as they finished, and what is not drawn of many."""
+    inside = [i for i, point in enumerate(points) if span[0] <= point[1] <= span[1]]
+    kept = [inside[i] for i in sample([points[i] for i in inside], DOTS)]
+    left_out = ""
+    if len(kept) < len(inside):
+        left_out += (
+            f" Of {len(inside):,} dots {len(kept)} are drawn: of the best, of the newest, and a "
+            "sample of the others."
+        )
+    if len(kept) > TOLD:
+        left_out += f" {TOLD} of them, chosen in the same way, show their values."
+    return (
+        Series(
+            name="trial",
+            points=[points[i] for i in kept],
+            dots=True,
+            titles=[titles[i] for i in kept],
+        ),
+        left_out,
+    )
+
+
+def _best_so_far(places: Sequence[float], losses: Sequence[float]) -> list[tuple[float, float]]:
+    """A line that goes down at each trial that is better than all before it."""
+    points = [(places[0], losses[0])]
+    for place, loss in zip(places, losses, strict=True):
+        if loss < points[-1][1]:
+            points += [(place, points[-1][1]), (place, loss)]
+    return [*points, (places[-1], points[-1][1])]
 
 
 def _ladder(report: Report, note: Any) -> None:
@@ -292,8 +311,7 @@ def _coordinates(report: Report, spec: StudySpec, rows: Sequence[TrialRow]) -> N
             "larger 1 - beta would reach 1, here or at a scale that the search was told of."
         )
     report.fold("losses along these coordinates")
-    for i in order[:_SLICES]:
-        _slice(report, names[i], points[:, i] - spec.space.bounds.start[i], kept)
+    _slices(report, [(names[i], points[:, i] - bounds.start[i]) for i in order[:_SLICES]], kept)
     report.unfold()
 
 
@@ -302,35 +320,31 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + " and others" * (len(names) > SHOWN)
 
 
-def _slice(report: Report, name: str, octaves: np.ndarray, rows: Sequence[TrialRow]) -> None:
-    """Every trial's loss against one of its coordinates."""
+def _slices(
+    report: Report, along: Sequence[tuple[str, np.ndarray]], rows: Sequence[TrialRow]
+) -> None:
+    """Every trial's loss against some of its coordinates, in octaves."""
     ended = [
-        (
-            (float(x), float(row.loss or 0.0)),
-            f"trial {row.number}: {x:+.3f} octaves, {row.loss:.4f}",
-        )
-        for x, row in zip(octaves, rows, strict=True)
-        if row.status == "ok"
+        (i, row.number, float(row.loss or 0.0)) for i, row in enumerate(rows) if row.status == "ok"
     ]
     if not ended:
         return
-    losses = [point[1] for point, _ in ended]
+    losses = [loss for *_, loss in ended]
     low, high = min(losses), float(np.quantile(losses, 0.9))
     room = 0.05 * (high - low) or 0.05
-    dots = Series(
-        name="trial",
-        points=[point for point, _ in ended],
-        dots=True,
-        titles=[title for _, title in ended],
-    )
-    report.chart(
-        chart(
-            [dots],
-            x=f"{name}, octaves from the start",
-            y="validation loss, nats",
-            span_y=(low - room, high + room),
+    span = low - room, high + room
+    for at, (name, octaves) in enumerate(along):
+        dots, left_out = _dots(
+            [(float(octaves[i]), loss) for i, _, loss in ended],
+            [f"trial {n}: {octaves[i]:+.3f} octaves, {loss:.4f}" for i, n, loss in ended],
+            span,
         )
-    )
+        if left_out and at == 0:  # of the others it is the same
+            report.paragraph(left_out.strip(), "quiet")
+        drawn = chart(
+            [dots], x=f"{name}, octaves from the start", y="validation loss, nats", span_y=span
+        )
+        report.chart(drawn)
 
 
 def _gain(note: Any) -> str:
