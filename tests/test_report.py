@@ -372,11 +372,16 @@ def test_what_every_tensor_has_is_what_a_plan_gives_it() -> None:
     assert "residual" not in {name for name, *_ in global_values(make_recipe())}
 
 
-def noted(study: Study, **losses: list[float]) -> None:
-    """A ladder of one rung, as `search best` notes it; the first is chosen."""
-    standings = [Standing(candidate=name.replace("_", " "), losses=x) for name, x in losses.items()]
-    rung = Rung(scale=BASE, standings=standings)
-    study.set_note("best", {"chosen": standings[0].candidate, "rungs": [rung.to_dict()]})
+def noted(study: Study, *rungs: dict[str, list[float]], **losses: list[float]) -> None:
+    """A ladder as `search best` notes it, at the base and then at twice the tokens; the first is
+    chosen."""
+    kept = []
+    for at, found in enumerate((losses, *rungs)):
+        named = [Standing(candidate=n.replace("_", " "), losses=x) for n, x in found.items()]
+        kept.append(Rung(scale=replace(BASE, tokens=BASE.tokens * (1 + at)), standings=named))
+    trials = study.counts()["finished"]
+    best = {"chosen": kept[0].standings[0].candidate, "rungs": [rung.to_dict() for rung in kept]}
+    study.set_note("best", best | {"trials": trials})
 
 
 def test_what_a_search_is_worth_comes_first(tokens: str, tmp_path: Path) -> None:
@@ -397,6 +402,60 @@ def test_what_a_search_is_worth_comes_first(tokens: str, tmp_path: Path) -> None
     assert "recommended (chosen)" in text
     assert "Caution: the base is small or short" in text
     assert f"completedp {completedp.__version__}, 20" in text
+
+
+def history(study_in: Path) -> tuple[str, dict[str, tuple[float, float]]]:
+    """The text of a search's page, and where in its first chart what it says of points is."""
+    html = page_of(gather([str(study_in)]), "x").html()
+    chart = re.findall(r'<div class="wide chart">.*?</svg></div>', html)[0]
+    found = re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="6"><title>([^<]*)<', chart)
+    return Page(html).text, {words: (float(x), float(y)) for x, y, words in found}
+
+
+def test_a_history_has_what_was_recommended_on_fresh_seeds(tokens: str, tmp_path: Path) -> None:
+    """What was recommended is on the history at the trials after which it was, at its mean over
+    fresh seeds; also where more trials came since."""
+    path = tmp_path / "search.db"
+    with Store(str(path)) as store:
+        study = make_study(store, tokens, trials=42)
+        planted(study, tokens, [3 - 0.01 * i for i in range(40)])
+        noted(study, recommended=[2.5, 2.6], recommended_earlier=[2.7, 2.8], start=[3.0, 3.1])
+        planted(study, tokens, [2.0])
+    text, places = history(path)
+    start, earlier, last = (
+        places[words]
+        for words in (
+            "the start: 3.0500 +- 0.0500",
+            "after 20 trials: 2.7500 +- 0.0500",
+            "after 40 trials: 2.5500 +- 0.0500",
+        )
+    )
+    trial = {number: places[f"trial {number}: {3 - 0.01 * number:.4f}"] for number in (19, 39)}
+    assert (earlier[0], last[0]) == (trial[19][0], trial[39][0])
+    assert start[0] == pytest.approx(2 * earlier[0] - last[0], abs=0.2)  # at 0
+    assert start[1] < earlier[1] < last[1]
+    assert earlier[1] == pytest.approx((start[1] * 2 + last[1] * 3) / 5, abs=0.2)
+    assert "means over fresh seeds, with their standard errors" in text
+    assert "elsewhere" not in text
+
+
+def test_a_history_says_what_was_measured_elsewhere(tokens: str, tmp_path: Path) -> None:
+    """What was recommended earlier and measured on a rung alone is not drawn beside losses of
+    another scale: it is said where it was measured, beside all that was."""
+    path = tmp_path / "search.db"
+    with Store(str(path)) as store:
+        study = make_study(store, tokens, trials=40)
+        planted(study, tokens, [3 - 0.01 * i for i in range(40)])
+        rung = {"recommended": [2.0], "recommended_earlier": [2.25], "start": [2.5]}
+        noted(study, rung, recommended=[2.5, 2.6], start=[3.0, 3.1])
+    text, places = history(path)
+    assert "after 40 trials: 2.5500 +- 0.0500" in places
+    assert not any(words.startswith("after 20 trials") for words in places)
+    where = replace(BASE, tokens=2 * BASE.tokens)
+    told = (
+        f"elsewhere, at {where}: the start 2.5000, after 20 trials 2.2500, after 40 trials 2.0000."
+    )
+    assert told in text
 
 
 @pytest.mark.parametrize("start", [[2.0, 2.0], [float("inf"), 3.0]])

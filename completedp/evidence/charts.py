@@ -32,6 +32,8 @@ class Series:
     dots: bool = False
     titles: Sequence[str] = ()
     """What each point says under the pointer; its values, where it is not given."""
+    errors: Sequence[float] = ()
+    """Of few points on a line: half the length of the bar that each has."""
     colour: int = 0
 
 
@@ -59,6 +61,8 @@ def chart(
         return ""
     xs = [p[0] for each in series for p in each.points]
     ys = [p[1] for each in series for p in each.points] + [mark.y for mark in marks]
+    bars = [(p, e) for each in series for p, e in zip(each.points, each.errors, strict=False)]
+    ys += [p[1] + way * error for p, error in bars for way in (-1, 1)]
     low, high = span_y or _widened(min(ys), max(ys))
     across, down = _widened(min(xs), max(xs), 0.02), (low, high)
 
@@ -102,21 +106,23 @@ def sample(points: Sequence[tuple[float, float]], most: int) -> list[int]:
 def _drawable(series: Series) -> Series:
     """Without what has no place; thinned where there are many."""
     titles = series.titles or [f"{series.name}: {a:.6g}, {b:.5g}" for a, b in series.points]
+    errors = series.errors or [0.0] * len(titles)
     kept = [
-        (point, title)
-        for point, title in zip(series.points, titles, strict=True)
-        if all(map(math.isfinite, point))
+        each
+        for each in zip(series.points, titles, errors, strict=True)
+        if all(map(math.isfinite, each[0]))
     ]
     if series.dots:
-        thinned = [kept[i] for i in sample([point for point, _ in kept], DOTS)]
+        thinned = [kept[i] for i in sample([point for point, *_ in kept], DOTS)]
     else:
         thinned = kept[:: max(1, math.ceil(len(kept) / _MOST))]
         if kept and thinned[-1] is not kept[-1]:
             thinned.append(kept[-1])
     return replace(
         series,
-        points=[point for point, _ in thinned],
-        titles=[title for _, title in thinned],
+        points=[point for point, *_ in thinned],
+        titles=[title for _, title, _ in thinned],
+        errors=[error for *_, error in thinned] if series.errors else (),
     )
 
 
@@ -146,12 +152,26 @@ def _drawn(series: Series, place: Place, span: tuple[float, float]) -> str:
         told = list(range(0, len(inside), math.ceil(len(inside) / TOLD)))
         line = " ".join(map(_at, places))
         parts = [f'<polyline points="{line}" style="fill:none;stroke:{colour};stroke-width:1.8"/>']
+    if series.errors:
+        parts += _bars(series, place, colour)
     spots = "".join(
         f'<circle cx="{places[i][0]:.1f}" cy="{places[i][1]:.1f}" r="6">'
         f"<title>{escape(inside[i][1])}</title></circle>"
         for i in told
     )
     return f'{"".join(parts)}<g style="fill:transparent">{spots}</g>'
+
+
+def _bars(series: Series, place: Place, colour: str) -> list[str]:
+    """A dot and its error at every point."""
+    parts = []
+    for (x, y), error in zip(series.points, series.errors, strict=True):
+        (across, middle), (_, top), (_, end) = (place((x, y + way * error)) for way in (0, 1, -1))
+        parts.append(
+            f'<circle cx="{across:.1f}" cy="{middle:.1f}" r="4.5" style="fill:{colour}"/>'
+            f'<path d="M{across:.1f},{top:.1f}V{end:.1f}" style="stroke:{colour};stroke-width:2"/>'
+        )
+    return parts
 
 
 def _at(place: tuple[float, float]) -> str:
