@@ -250,6 +250,16 @@ def test_the_sentence(tmp_path: Path, verdicts: list[str], said: str) -> None:
     assert sentence(gather([str(tmp_path)])) == f"{said[:-1]}; 1 is not finished."
 
 
+def test_a_page_of_one_part_begins_with_what_it_found(tmp_path: Path) -> None:
+    """Where there is one part and no claim to judge, its finding is the sentence."""
+    run(tmp_path / "a")
+    run(tmp_path / "b")
+    parts = gather([str(tmp_path)])
+    assert sentence(parts) == "training runs: lowest validation loss 3.2500."
+    make_recipe().save(tmp_path / "best.json")
+    assert sentence(gather([str(tmp_path)])) == "2 parts, measured, with no claim to judge."
+
+
 def test_a_path_is_taken_once(tmp_path: Path) -> None:
     """A file that is named, and is in a folder that is named, is on the page once."""
     path = figure(tmp_path, "pass")
@@ -435,7 +445,7 @@ def test_a_history_has_what_was_recommended_on_fresh_seeds(tokens: str, tmp_path
     assert start[0] == pytest.approx(2 * earlier[0] - last[0], abs=0.2)  # at 0
     assert start[1] < earlier[1] < last[1]
     assert earlier[1] == pytest.approx((start[1] * 2 + last[1] * 3) / 5, abs=0.2)
-    assert "means over fresh seeds, with their standard errors" in text
+    assert "means over fresh seeds, bars their standard errors" in text
     assert "elsewhere" not in text
 
 
@@ -598,8 +608,8 @@ def test_a_large_search_is_a_small_page(
     assert len(charts) == 5
     assert sum(map(len, charts)) < 100_000
     text = Page(html).text
-    assert f"dots {DOTS} are drawn: of the best, of the newest, and a sample" in text
-    assert f"{TOLD} of them, chosen in the same way, show their values" in text
+    said = f"dots {DOTS} are drawn and {TOLD} show their values: of the best, of the newest, and a"
+    assert said in text
 
 
 def test_a_chart_has_its_points_in_place() -> None:

@@ -33,7 +33,7 @@ class Series:
     titles: Sequence[str] = ()
     """What each point says under the pointer; its values, where it is not given."""
     errors: Sequence[float] = ()
-    """Of few points on a line: half the length of the bar that each has."""
+    """Of few points, which are not joined: half the length of the bar that each has."""
     colour: int = 0
 
 
@@ -77,7 +77,7 @@ def chart(
         if low <= mark.y <= high:
             parts.append(_mark(mark, place, across))
     parts += [_drawn(each, place, (low, high)) for each in series]
-    legend = [(each.name, each.colour, each.dots) for each in series]
+    legend = [(each.name, each.colour, each.dots or bool(each.errors)) for each in series]
     legend += [(mark.name, mark.colour, False) for mark in marks]
     rows, legend_text = _legend(legend)
     whole = _HEIGHT + rows * _LINE
@@ -152,8 +152,8 @@ def _drawn(series: Series, place: Place, span: tuple[float, float]) -> str:
         told = list(range(0, len(inside), math.ceil(len(inside) / TOLD)))
         line = " ".join(map(_at, places))
         parts = [f'<polyline points="{line}" style="fill:none;stroke:{colour};stroke-width:1.8"/>']
-    if series.errors:
-        parts += _bars(series, place, colour)
+        if series.errors:
+            parts = _bars(series, place, colour)
     spots = "".join(
         f'<circle cx="{places[i][0]:.1f}" cy="{places[i][1]:.1f}" r="6">'
         f"<title>{escape(inside[i][1])}</title></circle>"

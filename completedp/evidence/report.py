@@ -88,7 +88,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
   .over, .over img { min-width: min(60rem, var(--own, 60rem)); } }
 @media (max-width: 46rem) { .stacked tr, .stacked td { display: block; border: 0; padding: 0; }
   .stacked tr { padding: .8rem 0; border-bottom: 1px solid var(--line); }
-  .stacked th { display: none; } .stacked td { margin: .15rem 0; }
+  .stacked tr:first-child { display: none; } .stacked td { margin: .15rem 0; }
   .with-paper td:nth-child(3):not(:empty)::before { content: "In the paper: "; font-weight: 600; } }
 @media print { .wide { overflow: visible; } details { display: block; } }
 """.strip()

@@ -151,7 +151,9 @@ def _page(parts: Sequence[Part], title: str) -> tuple[Report, list[str]]:
             report.paragraph(part.lead, "lead")
     missing = any(part.verdict == LEFT_OUT for part in parts)
     if missing or not any(part.lead for part in parts) or _judged(parts):
-        report.paragraph(sentence(parts), "lead")
+        command = _going_on(parts)
+        said = Markup(f"To go on: {code(command)}") if command else Markup()
+        report.paragraph(Markup(f"{escape(_sentence(parts))} {said}"), "lead")
     anchors = [f"part-{i}" for i in range(len(parts))]
     summary = [_summary(anchor, part) for anchor, part in zip(anchors, parts, strict=True)]
     header = ["", "what is claimed, and the command", "the paper", "here"]
@@ -213,7 +215,12 @@ def _judged(parts: Sequence[Part]) -> list[str]:
 
 
 def sentence(parts: Sequence[Part]) -> str:
-    """What all of it says."""
+    """What all of it says, and what goes on with it where one part is all that is to be said."""
+    command = _going_on(parts)
+    return _sentence(parts) + (f" To go on: {command}" if command else "")
+
+
+def _sentence(parts: Sequence[Part]) -> str:
     missing = [part.title for part in parts if part.verdict == LEFT_OUT]
     parts = [part for part in parts if part.verdict != LEFT_OUT]
     return _of_readable(parts) + (f" Left out: {', '.join(missing)}." if missing else "")
@@ -224,6 +231,8 @@ def _of_readable(parts: Sequence[Part]) -> str:
     words = _judged(parts)
     count = {word: words.count(word) for word in _VERDICTS}
     judged = count[PASS] + count[FAIL] + count[OPEN]
+    if not words and len(parts) == 1 and parts[0].found:
+        return f"{parts[0].title}: {parts[0].found}."
     if not words:
         return f"{len(parts)} part{'s' * (len(parts) > 1)}, measured, with no claim to judge."
     said = []
@@ -243,16 +252,27 @@ def _of_readable(parts: Sequence[Part]) -> str:
     return f"{text}."
 
 
+def _begun(parts: Sequence[Part]) -> list[tuple[Part, str]]:
+    """What is not finished, and how far it is."""
+    return [(part, o.measured) for part in parts for o in part.outcomes if o.verdict == UNFINISHED]
+
+
+def _going_on(parts: Sequence[Part]) -> str | None:
+    """The command of what was begun, where it is one and nothing is judged."""
+    begun = _begun(parts)
+    if len(begun) != 1 or {*_judged(parts)} != {UNFINISHED}:
+        return None
+    return begun[0][0].command
+
+
 def _unfinished(parts: Sequence[Part]) -> str:
-    """Where nothing is judged: how far each is that was begun, and of one what goes on with it."""
-    begun = [(part, o.measured) for part in parts for o in part.outcomes if o.verdict == UNFINISHED]
-    if len(begun) == 1:
-        part, done = begun[0]
-        to_go_on = f" To go on: {part.command}" if part.command else ""
-        return f"{part.title} is not finished: {done}.{to_go_on}"
-    named = [f"{part.title} ({done})" for part, done in begun]
-    more = [f"{len(named) - _LINES} more"] if len(named) > _LINES else []
-    return f"{len(named)} are not finished: {', '.join(named[:_LINES] + more)}."
+    """How far each is that was begun."""
+    named = [(part.title, done) for part, done in _begun(parts)]
+    if len(named) == 1:
+        return f"{named[0][0]} is not finished: {named[0][1]}."
+    said = [f"{title} ({done})" for title, done in named[:_LINES]]
+    said += [f"{len(named) - _LINES} more"] if len(named) > _LINES else []
+    return f"{len(named)} are not finished: {', '.join(said)}."
 
 
 def _take_folder(found: Gathered, folder: Path, depth: int = 0) -> bool:

@@ -244,7 +244,7 @@ def _history(
 
 
 _FRESH = (
-    "; what was recommended by then, and dotted levels, are means over fresh seeds, with their "
+    "; what was recommended by then and dotted levels are means over fresh seeds, bars their "
     "standard errors"
 )
 
@@ -273,9 +273,7 @@ def _elsewhere(rungs: Sequence[Rung], here: set[str], places: Places) -> str:
         if any(s.candidate not in here for s in there):
             there.sort(key=lambda s: places[s.candidate])
             named = ", ".join(f"{places[s.candidate][1]} {s}" for s in there)
-            return (
-                f" More of what was recommended was measured elsewhere, at {rung.scale}: {named}."
-            )
+            return f" On fresh seeds elsewhere, at {rung.scale}: {named}."
     return ""
 
 
@@ -285,14 +283,10 @@ def _dots(
     """A dot for each trial within the chart, as they finished, and what is not drawn of many."""
     inside = [i for i, point in enumerate(points) if span[0] <= point[1] <= span[1]]
     kept = [inside[i] for i in sample([points[i] for i in inside], DOTS)]
-    left_out = ""
-    if len(kept) < len(inside):
-        left_out += (
-            f" Of {len(inside):,} dots {len(kept)} are drawn: of the best, of the newest, and a "
-            "sample of the others."
-        )
-    if len(kept) > TOLD:
-        left_out += f" {TOLD} of them, chosen in the same way, show their values."
+    many = [f" {DOTS} are drawn"] * (len(kept) < len(inside))
+    many += [f" {TOLD} show their values"] * (len(kept) > TOLD)
+    which = ": of the best, of the newest, and a sample of the others."
+    left_out = f" Of {len(inside):,} dots{' and'.join(many)}{which}" if many else ""
     return (
         Series(
             name="trial",
