@@ -1,6 +1,7 @@
 """The report: what each path is, a page that nothing can break out of, and what is missing."""
 
 import json
+import lzma
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -20,7 +21,7 @@ from completedp.evidence.charts import DOTS, TOLD, Mark, Series, chart, sample
 from completedp.evidence.hover import without_marks
 from completedp.evidence.report import Report, smaller_svg
 from completedp.evidence.reporting import searches
-from completedp.evidence.reporting.gather import gather, page_of, sentence, write_report
+from completedp.evidence.reporting.gather import LARGEST, gather, page_of, sentence, write_report
 from completedp.evidence.reporting.recipes import global_values, multiplier_map
 from completedp.evidence.reporting.searches import mattered
 from completedp.studies.candidates import MEANINGS
@@ -610,6 +611,23 @@ def test_a_large_search_is_a_small_page(
     text = Page(html).text
     said = f"dots {DOTS} are drawn and {TOLD} show their values: of the best, of the newest, and a"
     assert said in text
+
+
+def test_all_figures_and_two_stores_of_searches_are_one_page_to_send(tmp_path: Path) -> None:
+    """A page of every figure and of eight searches is below the size that the verb warns of; the
+    trials of figures that have their verdicts on it are no parts of their own."""
+    kept = RESULTS.parent.parent / "benchmarks" / "data"
+    paths = [str(RESULTS)]
+    for name in ("stores/search-curves-gpu.db", "headline/headline-gpu.db"):
+        store = tmp_path / Path(name).name
+        store.write_bytes(lzma.decompress((kept / f"{name}.xz").read_bytes()))
+        paths.append(str(store))
+    found = write_report(paths, tmp_path / "page.html", "x")
+    assert found["bytes"] < 0.95 * LARGEST
+    titles = [part["title"] for part in found["parts"]]
+    assert sum(title.startswith("search '") for title in titles) == 8
+    assert len(titles) == len(set(titles))
+    assert found["sentence"].startswith("Of ")
 
 
 def test_a_chart_has_its_points_in_place() -> None:
