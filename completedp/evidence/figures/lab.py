@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,19 +67,6 @@ class Lab:
     ) -> None:
         self.name, self.size, self.store, self.folder = name, size, store, folder
         self.data, self.model, self.options, self.quiet = data, model, options, quiet
-        self._studies: dict[str, Study] = {}
-
-    def opened(self, name: str, spec: StudySpec) -> Study:
-        """A study of the figure, new or to go on with."""
-        study = self._studies[name] = open_study(self.store, name, spec)
-        note_figure(study, OfFigure(name=self.name, size=self.size))
-        return study
-
-    def ended(self) -> None:
-        """Note that the figure has its verdict, which no store that is gone undoes."""
-        with suppress(CompletedpError):
-            for study in self._studies.values():
-                note_figure(study, OfFigure(name=self.name, size=self.size, ended=True))
 
     @property
     def digest(self) -> str:
@@ -126,6 +112,12 @@ class Lab:
         losses = [trial.loss for study in studies for trial in study.finished_since(0)]
         if losses and not any(map(math.isfinite, losses)):
             raise all_diverged(self.name, len(losses))
+
+    def opened(self, name: str, spec: StudySpec) -> Study:
+        """A study of the figure, new or to go on with, which says what it is of."""
+        study = open_study(self.store, name, spec)
+        note_figure(study, OfFigure(name=self.name, size=self.size))
+        return study
 
     def listed(
         self, name: str, task: Task, recipe: Recipe, coordinates: Sequence[str]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from completedp.studies.store import Study
+from completedp.common.errors import CompletedpError
+from completedp.studies.store import Store, Study
 
 _NOTE = "figure"
 
@@ -29,3 +31,11 @@ def noted_figure(study: Study) -> OfFigure | None:
         return OfFigure(**(study.get_note(_NOTE) or {}))
     except TypeError:
         return None
+
+
+def note_verdict(url: str, name: str, size: str) -> None:
+    """Keep in a store that a figure of it has its verdict, which no store that is gone undoes."""
+    with suppress(CompletedpError), Store(url, create=False) as store:
+        for study in map(store.study, store.studies()):
+            if noted_figure(study) == OfFigure(name=name, size=size):
+                note_figure(study, OfFigure(name=name, size=size, ended=True))

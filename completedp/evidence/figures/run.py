@@ -10,7 +10,6 @@ import json
 import lzma
 import platform
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from completedp.evidence.figures.figure import (
     setting_of,
 )
 from completedp.evidence.figures.lab import Lab, check_sources, stdlib_tokens
+from completedp.evidence.figures.noted import note_verdict
 from completedp.evidence.figures.registry import figure_named
 from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.plots import require_matplotlib
@@ -65,25 +65,26 @@ def run_figure(
         check_sources(size, data, model)  # before anything is made
     elif data or model:
         raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
-    with only_process(out), ExitStack() as stack:
-        watch = stack.enter_context(Stopwatch(stopwatch_of(out, name, size)))
+    with only_process(out), Stopwatch(stopwatch_of(out, name, size)) as watch:
         if not quiet:
             print(f"{name}, {size}: {cost_text(figure, size)}", file=sys.stderr, flush=True)
-        lab = None
         if trains:
             text = data or stdlib_tokens(out)
-            lab = Lab(
-                name,
-                size,
-                stack.enter_context(Store(store or str(out / f"{name}-{size}.db"))),
-                data=text,
-                model=model,
-                options=options or WorkerConfig(),
-                quiet=quiet,
-                folder=out,
-            )
-        digest = None if lab is None else lab.digest
-        found = figure.run(size, lab)
+            with Store(store or str(out / f"{name}-{size}.db")) as opened:
+                lab = Lab(
+                    name,
+                    size,
+                    opened,
+                    data=text,
+                    model=model,
+                    options=options or WorkerConfig(),
+                    quiet=quiet,
+                    folder=out,
+                )
+                digest = lab.digest
+                found = figure.run(size, lab)
+        else:
+            digest, found = None, figure.run(size, None)
         seconds = _seconds(out / f"{name}.json", size, watch.seconds)
         device = choose_device((options or WorkerConfig()).device if trains else "cpu")
         # A trial that diverged is a measurement, too, and has no number.
@@ -92,8 +93,8 @@ def run_figure(
         write_text_atomically(out / f"{name}.svg", found.svg)
         packed = json.dumps(plain(found.raw), allow_nan=False, separators=(",", ":")).encode()
         write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))
-        if lab is not None:
-            lab.ended()
+        if trains:
+            note_verdict(store or str(out / f"{name}-{size}.db"), name, size)
         watch.finished()
     return found, written
 
