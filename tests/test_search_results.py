@@ -312,6 +312,7 @@ def test_the_best_is_what_wins_on_the_last_rung(
     note = study.get_note("best")
     assert note is not None
     assert (note["chosen"], len(note["rungs"])) == (RECOMMENDED, 3)
+    assert note["trials"] == study.counts()["finished"]
     assert "recommended beats the start by 0.2000 +- 0.0707" in found.lines()
 
 

@@ -279,7 +279,11 @@ def best(
         rungs=climbed,
         counted=counted,
     )
-    note = {"chosen": result.chosen, "rungs": [rung.to_dict() for rung in climbed]}
+    note = {
+        "chosen": result.chosen,
+        "rungs": [rung.to_dict() for rung in climbed],
+        "trials": trials,
+    }
     try:
         study.set_note("best", note)
     except CompletedpError as error:  # what was measured is not to be lost for that

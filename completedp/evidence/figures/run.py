@@ -36,6 +36,7 @@ from completedp.evidence.figures.figure import (
     setting_of,
 )
 from completedp.evidence.figures.lab import Lab, check_sources, stdlib_tokens
+from completedp.evidence.figures.noted import note_verdict
 from completedp.evidence.figures.registry import figure_named
 from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.plots import require_matplotlib
@@ -92,6 +93,8 @@ def run_figure(
         write_text_atomically(out / f"{name}.svg", found.svg)
         packed = json.dumps(plain(found.raw), allow_nan=False, separators=(",", ":")).encode()
         write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))
+        if trains:
+            note_verdict(store or str(out / f"{name}-{size}.db"), name, size)
         watch.finished()
     return found, written
 
