@@ -1,5 +1,6 @@
 """Figures: their verdicts on planted numbers, and small ones from end to end."""
 
+import contextlib
 import json
 import math
 import time
@@ -481,26 +482,31 @@ def lab_of(store: Store, tokens: str) -> Lab:
     return Lab("annealing", "tiny", store, data=tokens, options=FOUR, quiet=True)
 
 
+def watch(grown: tree.Tree, monkeypatch: pytest.MonkeyPatch, most: int | None = None) -> list[Any]:
+    """What a tree trains, in order; interrupted when so many have ended."""
+    trained: list[Any] = []
+    run = grown._runner.run
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        for outcome in run(*arguments, **options):
+            trained.append(outcome.key)
+            yield outcome
+            if len(trained) == most:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(grown._runner, "run", watched)
+    return trained
+
+
 def test_a_tree_has_the_losses_of_its_schedules(
     tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node's loss is that of the whole run with its schedule, also in a tree that was resumed."""
     at = annealing.FIGURE.sizes["tiny"]
-    monkeypatch.setattr(tree, "_NOTED", 3)
     monkeypatch.setattr(tree, "_FRESH", 0)
     with Store(str(tmp_path / "tree.db")) as store:
         cut = tree.Tree(lab_of(store, tokens), at)
-        trained: list[Any] = []
-        run = cut._runner.run
-
-        def interrupted(*arguments: Any, **options: Any) -> Any:
-            for outcome in run(*arguments, **options):
-                trained.append(outcome.key)
-                if len(trained) == 8:
-                    raise KeyboardInterrupt
-                yield outcome
-
-        monkeypatch.setattr(cut._runner, "run", interrupted)
+        watch(cut, monkeypatch, most=8)
         with pytest.raises(KeyboardInterrupt):
             cut.grown()
         grown = tree.Tree(lab_of(store, tokens), at)
@@ -511,8 +517,62 @@ def test_a_tree_has_the_losses_of_its_schedules(
         for levels in some:
             assert alone[levels][0] == pytest.approx(losses[levels], abs=1e-5)
         assert alone[(0, 1)][1] != pytest.approx(losses[0, 1], abs=1e-5)  # another seed
-        monkeypatch.setattr(grown._runner, "run", interrupted)
-        assert grown.grown() == losses  # nothing is left to train
+        trained = watch(grown, monkeypatch)
+        assert (grown.grown(), trained) == (losses, [])  # nothing is left to train
+
+
+def test_an_interrupted_tree_loses_nothing(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had ended before an interruption, of the nodes or of the fresh seeds, is trained again
+    only on the way to what is missing, and the losses are those of a tree in one go."""
+    at = annealing.FIGURE.sizes["tiny"]
+    contenders = [(0, 0, 1, 1), (0, 1), (1, 1, 1, 1)]
+    with Store(str(tmp_path / "whole.db")) as store:
+        grown = tree.Tree(lab_of(store, tokens), at)
+        whole, fresh = grown.grown(), grown.confirmed(contenders)
+    with Store(str(tmp_path / "parts.db")) as store:
+        cut, again = (tree.Tree(lab_of(store, tokens), at) for _ in range(2))
+        first = watch(cut, monkeypatch, most=11)
+        with pytest.raises(KeyboardInterrupt):
+            cut.grown()
+        rest = watch(again, monkeypatch)
+        assert again.grown() == pytest.approx(whole, abs=1e-5)
+        missing = set(whole) - set(first)
+        assert any(len(node) == at.intervals for node in first)
+        for node in {*first} & {*rest}:
+            assert any(there[: len(node)] == node for there in missing)
+        cut, again = (tree.Tree(lab_of(store, tokens), at) for _ in range(2))
+        first = watch(cut, monkeypatch, most=4)
+        with pytest.raises(KeyboardInterrupt):
+            cut.confirmed(contenders)
+        rest = watch(again, monkeypatch)
+        confirmed = again.confirmed(contenders)
+        assert len(first) == 4
+        assert len({*first, *rest}) == len(first + rest) == len(contenders) * at.seeds
+        for levels in contenders:
+            assert confirmed[levels] == pytest.approx(fresh[levels], abs=1e-5)
+
+
+def test_losses_are_noted_as_time_goes() -> None:
+    """After so many seconds a note has all losses since the last one, and at the end, however it
+    comes, a note has the rest."""
+    notes: dict[str, Any] = {}
+    study: Any = SimpleNamespace(note=notes.get, set_note=notes.__setitem__)
+
+    def read() -> dict[Any, float]:
+        return tree._Noted(study, "x", every=0.0).losses
+
+    with tree._Noted(study, "x", every=0.0) as noted:
+        noted.add((0,), 1.0)
+        assert read() == {(0,): 1.0}  # as a kill would leave it
+    with contextlib.suppress(KeyboardInterrupt), tree._Noted(study, "x", every=1e9) as noted:
+        noted.add((1,), math.inf)
+        noted.add((0, 1), 2.0)
+        assert read() == {(0,): 1.0}
+        raise KeyboardInterrupt
+    assert read() == {(0,): 1.0, (1,): math.inf, (0, 1): 2.0}
+    assert len(notes) == 2
 
 
 def test_the_paper_s_tree() -> None:
