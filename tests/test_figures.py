@@ -50,6 +50,7 @@ from completedp.evidence.figures.registry import FIGURES, figure_named
 from completedp.evidence.figures.run import raw_of, run_figure, text_of
 from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.figures.sweeps import Sweep
+from completedp.evidence.reporting.figures import figure_part
 from completedp.studies import worker
 from completedp.studies.cells import Wanted
 from completedp.studies.engines import PAPER_GRID
@@ -358,6 +359,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_tokens(tmp_path_factory.mktemp("figures"))
 
 
+@pytest.mark.filterwarnings("ignore:lr-depth leaves out")
 @pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("sde", "downstream")])
 def test_a_figure_of_a_model_that_breaks_says_so(tokens: str, tmp_path: Path, name: str) -> None:
     """Where every trial diverges, a figure ends in one line and leaves no results."""
@@ -401,6 +403,24 @@ def test_a_figure_from_end_to_end(
     monkeypatch.setattr(Slots, "run", forbidden)
     again, _ = run_figure(name, "tiny", out=tmp_path, data=tokens, options=FOUR, quiet=True)
     assert (again.findings, again.svg) == (found.findings, found.svg)
+
+
+def test_a_figure_of_an_own_model_and_loss(tokens: str, tmp_path: Path) -> None:
+    """It trains with the overrides and the loss that are given, says them in its results, and warns
+    of the lines that it leaves out, which change the reference model."""
+    given: dict[str, Any] = {
+        "data": tokens, "model": "own_models:placed", "options": FOUR, "quiet": True
+    }  # fmt: skip
+    assert "name their types" in error_of(run_figure, "lr-batch", "tiny", out=tmp_path, **given)
+    own: Any = {"loss": "own_models:raised", "override": ("places=position",)}
+    with pytest.warns(UserWarning, match="qk_norm: completedp, alpha 1/2, no QK norms"):
+        found, written = run_figure("lr-depth", "tiny", out=tmp_path, **given, **own)
+    assert {curve["line"] for curve in found.numbers["curves"]} == {"completedp, alpha 1"}
+    assert min(row["loss"] for row in found.raw if row["loss"]) > 10
+    assert (written["loss"], written["override"]) == (own["loss"], list(own["override"]))
+    made = figure_part(tmp_path / "lr-depth.json", written).command
+    assert made is not None
+    assert "--loss own_models:raised --override places=position " in made
 
 
 def test_a_headline_without_sites_searches_at_the_base_alone(tokens: str, tmp_path: Path) -> None:

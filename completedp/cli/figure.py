@@ -13,6 +13,7 @@ from completedp.cli.shared import Verb, as_config, print_json, register, show
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import WorkerConfig
+from completedp.tasks.config import Overrides, OwnCode
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.figure import Figure
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @register("figure")
 @dataclass(frozen=True, kw_only=True)
-class FigureVerb(WorkerConfig, PatientOptions, Verb):
+class FigureVerb(WorkerConfig, Overrides, OwnCode, PatientOptions, Verb):
     """Run one claim of the paper as an experiment: raw results, a drawing, a verdict in numbers."""
 
     resumes: ClassVar[bool] = True
@@ -32,9 +33,6 @@ class FigureVerb(WorkerConfig, PatientOptions, Verb):
     data: str | None = None
     """Folder of tokens, made by `completedp data`; the standard library's sources at cpu size if
     not given."""
-    model: str | None = None
-    """module:function of your own that makes the model at a scale, or hf:OWNER/NAME, hf:FOLDER;
-    the reference model if not given."""
     out: str = "runs/figures"
     """Folder for NAME.json (the verdict), NAME.svg and NAME.json.xz (every measurement); the same
     command goes on where it stopped."""
@@ -48,6 +46,7 @@ class FigureVerb(WorkerConfig, PatientOptions, Verb):
 
     def __post_init__(self) -> None:
         WorkerConfig.__post_init__(self)
+        OwnCode.__post_init__(self)
         PatientOptions.__post_init__(self)
         check_path("out", self.out)
         for name in ("data", "model", "store"):
@@ -80,6 +79,8 @@ class FigureVerb(WorkerConfig, PatientOptions, Verb):
             out=Path(self.out),
             data=self.data,
             model=self.model,
+            loss=self.loss,
+            override=self.override,
             store=self.store,
             options=as_config(self, WorkerConfig),
         )

@@ -10,6 +10,7 @@ import json
 import lzma
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.plots import require_matplotlib
 from completedp.studies.config import WorkerConfig
 from completedp.studies.store import Store
+from completedp.tasks.sources import overrides_from
 from completedp.training.devices import choose_device
 
 
@@ -51,6 +53,8 @@ def run_figure(
     out: Path,
     data: str | None = None,
     model: str | None = None,
+    loss: str | None = None,
+    override: tuple[str, ...] = (),
     store: str | None = None,
     options: WorkerConfig | None = None,
     quiet: bool = False,
@@ -59,11 +63,14 @@ def run_figure(
     figure = figure_named(name)
     require_matplotlib()
     out = user_path(out)
+    overrides = overrides_from(override)
     trains = figure.cost(size).trials > 0
     if trains:
-        check_sources(size, data, model)  # before anything is made
-    elif data or model:
-        raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
+        check_sources(size, data, model, loss)  # before anything is made
+    elif data or model or loss or override:
+        raise CompletedpError(
+            f"{name} trains nothing: leave --data, --model, --loss and --override out"
+        )
     with only_process(out), Stopwatch(stopwatch_of(out, name, size)) as watch:
         if not quiet:
             print(f"{name}, {size}: {cost_text(figure, size)}", file=sys.stderr, flush=True)
@@ -76,6 +83,8 @@ def run_figure(
                     opened,
                     data=text,
                     model=model,
+                    loss=loss,
+                    overrides=overrides,
                     options=options or WorkerConfig(),
                     quiet=quiet,
                     folder=out,
@@ -86,8 +95,15 @@ def run_figure(
             digest, found = None, figure.run(size, None)
         seconds = _seconds(out / f"{name}.json", size, watch.seconds)
         device = choose_device((options or WorkerConfig()).device if trains else "cpu")
+        trained = {
+            "data": "stdlib" if data is None else Path(data).name,
+            "digest": digest,
+            "model": model or "reference",
+            "loss": loss,
+            "override": override,
+        }
         # A trial that diverged is a measurement, too, and has no number.
-        written = plain(_written(figure, size, found, seconds, data, digest, model, device))
+        written = plain(_written(figure, size, found, seconds, trained, device))
         write_json(out / f"{name}.json", written)
         write_text_atomically(out / f"{name}.svg", found.svg)
         packed = json.dumps(plain(found.raw), allow_nan=False, separators=(",", ":")).encode()
@@ -117,9 +133,7 @@ def _written(
     size: str,
     found: Found,
     seconds: float,
-    data: str | None,
-    digest: str | None,
-    model: str | None,
+    trained: Mapping[str, Any],
     device: torch.device,
 ) -> dict[str, Any]:
     cost = figure.cost(size)
@@ -128,9 +142,7 @@ def _written(
         "claim": figure.claim,
         "paper": figure.paper,
         "size": size,
-        "data": "stdlib" if data is None else Path(data).name,
-        "digest": digest,
-        "model": model or "reference",
+        **trained,
         "setting": setting_of(figure, size),
         "findings": [vars(finding) for finding in found.findings],
         **found.summary,
