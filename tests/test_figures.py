@@ -775,6 +775,13 @@ def test_a_planted_sensitivity_is_found() -> None:
     assert abs(slices["one_minus_beta2"].nearby) < 0.01
 
 
+def test_what_is_computed_anew_has_its_own_seconds(tmp_path: Path) -> None:
+    """A figure without training took as long as its last run, however slow one before was."""
+    (tmp_path / "sde.json").write_text('{"size": "tiny", "seconds": 1000.0}')
+    _, written = run_figure("sde", "tiny", out=tmp_path, quiet=True)
+    assert 0 < written["seconds"] < 1000
+
+
 def test_a_trial_that_diverged_is_written_as_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,8 +28,8 @@ class FigureVerb(WorkerConfig, Overrides, OwnCode, PatientOptions, Verb):
     name: Annotated[str | None, tyro.conf.Positional] = None
     """Which: `completedp figure --list` says what there is."""
     size: Literal["cpu", "gpu", "paper"] = "cpu"
-    """cpu: minutes on two cores; gpu: about 10 minutes of one H200, headline 50; paper: the paper's
-    own."""
+    """cpu: minutes on two cores, headline 46; gpu: about 10 minutes of one H200, headline 50;
+    paper: the paper's own."""
     data: str | None = None
     """Folder of tokens, made by `completedp data`; the standard library's sources at cpu size if
     not given."""
@@ -65,14 +65,9 @@ class FigureVerb(WorkerConfig, Overrides, OwnCode, PatientOptions, Verb):
         if self.dry_run:
             return self._priced(figure)
         from completedp.evidence.figures.run import run_figure, text_of
-        from completedp.training.devices import choose_device
 
-        for_gpu = figure.cost(self.size).trials > 0 and self.size != "cpu"
-        if for_gpu and not self.anyway and choose_device(self.device).type == "cpu":
-            raise CompletedpError(
-                f"--size {self.size} is for a GPU, and would take this CPU days: take --size cpu, "
-                "or --anyway to begin all the same"
-            )
+        if not self.anyway:
+            self._refuse_if_long(figure)
         found, written = run_figure(
             self.name,
             self.size,
@@ -87,9 +82,34 @@ class FigureVerb(WorkerConfig, Overrides, OwnCode, PatientOptions, Verb):
         text = f"{text_of(figure, found)}\n{self.out}/{self.name}.svg"
         return show(written, text, self.json)
 
+    def _refuse_if_long(self, figure: Figure) -> None:
+        """Raise where a CPU would be at work for longer than people expect."""
+        from completedp.evidence.figures.figure import SPEEDS
+        from completedp.evidence.figures.run import begun
+        from completedp.training.cost import LONG_ON_CPU
+        from completedp.training.devices import choose_device
+
+        cost, speed = figure.cost(self.size), SPEEDS["cpu"]
+        for_gpu = cost.trials > 0 and self.size != "cpu"
+        is_long = for_gpu or cost.seconds(speed) > LONG_ON_CPU
+        if not is_long or choose_device(self.device).type != "cpu":
+            return
+        if for_gpu:
+            raise CompletedpError(
+                f"--size {self.size} is for a GPU, and would take this CPU days: take --size cpu, "
+                "or --anyway to begin all the same"
+            )
+        # What was begun goes on: who began it knows.
+        if not begun(Path(self.out), figure.name, self.size, self.store):
+            raise CompletedpError(
+                f"{figure.name} would take {speed.text(cost)}: take --size gpu on a GPU, or "
+                "--anyway to begin all the same"
+            )
+
     def _priced(self, figure: Figure) -> int:
         """What it takes where its size is meant to run, or on a GPU of some peak."""
         from completedp.evidence.figures.figure import SPEEDS, cost_text, speed_by_peak
+        from completedp.training.cost import too_small_for
 
         cost, speed = figure.cost(self.size), SPEEDS[self.size]
         if self.peak is not None:
@@ -97,6 +117,15 @@ class FigureVerb(WorkerConfig, Overrides, OwnCode, PatientOptions, Verb):
         seconds = {"seconds": round(cost.seconds(speed), 1), "device": speed.device}
         data = {**cost.to_dict(), **seconds, "seconds_compiling": cost.compiling(speed)}
         text = f"{figure.name}, {self.size}: {cost_text(figure, self.size, speed)}"
+        if cost.trials:
+            on_cpu = self.size == "cpu" and self.peak is None
+            memory = cost.memory_bytes * (2 if on_cpu else 1)  # its products are in float32
+            small = [] if on_cpu else too_small_for(memory)
+            data |= {"memory_bytes": memory, "too_small": small}
+            gigabytes = memory / 1e9
+            shown = f"{gigabytes:,.0f}" if gigabytes >= 10 else f"{gigabytes:.2g}"
+            text += f"\nmemory: about {shown} GB for the largest trial"
+            text += f", which does not fit {', '.join(small)}" if small else ""
         return show(data, text, self.json)
 
 

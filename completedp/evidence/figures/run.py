@@ -11,6 +11,7 @@ import lzma
 import platform
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def run_figure(
             print(f"{name}, {size}: {cost_text(figure, size)}", file=sys.stderr, flush=True)
         if trains:
             text = data or stdlib_tokens(out)
-            with Store(store or str(out / f"{name}-{size}.db")) as opened:
+            with Store(store or store_of(out, name, size)) as opened:
                 lab = Lab(
                     name,
                     size,
@@ -93,7 +94,9 @@ def run_figure(
                 found = figure.run(size, lab)
         else:
             digest, found = None, figure.run(size, None)
-        seconds = _seconds(out / f"{name}.json", size, watch.seconds)
+        seconds = watch.seconds
+        if trains:  # what does not is computed anew every time
+            seconds = _seconds(out / f"{name}.json", size, seconds)
         device = choose_device((options or WorkerConfig()).device if trains else "cpu")
         trained = {
             "data": "stdlib" if data is None else Path(data).name,
@@ -110,6 +113,19 @@ def run_figure(
         write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))
         watch.finished()
     return found, written
+
+
+def store_of(out: Path, name: str, size: str) -> str:
+    """Where a figure's trials are, if nothing else is said."""
+    return str(user_path(out) / f"{name}-{size}.db")
+
+
+def begun(out: Path, name: str, size: str, store: str | None = None) -> bool:
+    """Whether any of a figure's studies is there."""
+    place = store or store_of(out, name, size)
+    with suppress(CompletedpError), Store(place, create=False) as opened:  # if there is one yet
+        return bool(opened.studies())
+    return False
 
 
 def stopwatch_of(out: Path, name: str, size: str) -> Path:
