@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from figures_table import PAGE, with_table
 from helpers import error_of
 from hypothesis import given
@@ -51,12 +52,15 @@ from completedp.evidence.figures.run import raw_of, run_figure, text_of
 from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.figures.sweeps import Sweep
 from completedp.evidence.reporting.figures import figure_part
+from completedp.lm.reference import ReferenceModel
+from completedp.lm.shape import Shape
 from completedp.studies import worker
 from completedp.studies.cells import Wanted
 from completedp.studies.engines import PAPER_GRID
 from completedp.studies.store import Store
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Ratios
+from completedp.theory.scale import Ratios, Scale
+from completedp.training.cost import short, too_small_for
 from completedp.training.slots import Slots
 
 FOUR = replace(OPTIONS, slots=4)
@@ -317,6 +321,41 @@ def test_the_page_has_the_table() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == with_table(page)
     assert all(f"| `{name}` |" in page for name in FIGURES)
+
+
+def test_the_page_says_what_paper_sizes_are() -> None:
+    """Weights, tokens and FLOP of its paragraph on them, and what no H200 holds, are those of the
+    definitions."""
+    text = PAGE.read_text(encoding="utf-8")
+    (told,) = (line for line in text.split("\n\n") if line.startswith("The `paper` sizes"))
+    words = " ".join(told.split())
+    at = {name: figure.sizes["paper"] for name, figure in FIGURES.items()}
+
+    def weights(name: str, scale: Scale) -> str:
+        setting = at[name].setting
+        make = ReferenceModel(vocab=setting.vocab, shape=Shape(head_dim=setting.head_dim))
+        with torch.device("meta"):
+            return short(sum(p.numel() for p in make(scale).parameters()))
+
+    base, cost = at["headline"].setting.base, at["headline"].setting.cost
+    assert f"50M weights has {weights('headline', base)} here" in words
+    target = base.times(at["headline"].scales[-1])
+    times = cost(target, 1).flop / cost(base, 1).flop
+    larger = f"{weights('headline', target)} weights and {short(target.tokens)} tokens"
+    assert f"`headline` ends at {larger}, {times:,.0f} times" in words
+    scale = at["downstream"].scale
+    asked = f"{weights('downstream', scale)} and {short(scale.tokens)}"
+    assert f"`downstream` at {asked} (" in words
+    places = [base_size._LINE.scale(base, factor) for factor in at["base-size"].factors]
+    one, two, three = (weights("base-size", scale) for scale in places)
+    assert f"`base-size` have {one}, {two} and {three} (" in words
+    assert f"`annealing` {weights('annealing', at['annealing'].setting.base)}," in words
+    too_large = [
+        f"`{name}`"
+        for name, figure in FIGURES.items()
+        if "H200" in too_small_for(figure.cost("paper").memory_bytes)
+    ]
+    assert f"trials of {', '.join(too_large[:-1])} and {too_large[-1]} are too large" in words
 
 
 def test_a_name_that_is_not_there() -> None:

@@ -37,8 +37,8 @@ class FigureVerb(WorkerConfig, Overrides, OwnCode, PatientOptions, Verb):
     """Folder for NAME.json (the verdict), NAME.svg and NAME.json.xz (every measurement); the same
     command goes on where it stopped."""
     store: str | None = None
-    """A store of trials that other machines join with `search worker`; OUT/NAME-SIZE.db if not
-    given."""
+    """A store of trials that several machines reach: give each the same command (annealing has to
+    stay on one); OUT/NAME-SIZE.db if not given."""
     list: bool = False
     """List the figures, what each claims, and what it costs."""
     json: bool = False
