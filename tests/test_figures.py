@@ -358,6 +358,16 @@ def test_the_page_says_what_paper_sizes_are() -> None:
     assert f"trials of {', '.join(too_large[:-1])} and {too_large[-1]} are too large" in words
 
 
+def test_what_to_see_is_true_whatever_the_verdict() -> None:
+    """It is one sentence: what holds if the claim does, a question, or what is drawn."""
+    drawn = ("base-size", "headline", "downstream", "tokens-exponent", "search-curves")
+    for name, figure in FIGURES.items():
+        if name not in (*drawn, "global-baseline"):
+            assert figure.see.startswith("If the claim holds, ") or figure.see.endswith("?"), name
+        assert figure.see[-1] in ".?"
+        assert ". " not in figure.see
+
+
 def test_a_name_that_is_not_there() -> None:
     """The error lists the figures that there are."""
     assert "lr-width" in error_of(figure_named, "lr-widht")
