@@ -9,6 +9,7 @@ from typing import Any
 
 import own_models
 import pytest
+import timings
 import torch
 from studies import BASE, CONTEXT, make_recipe, make_study, objective_of, planted, write_tokens
 from torch.utils.flop_counter import FlopCounterMode
@@ -16,6 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from completedp.cli import costs
 from completedp.cli.main import main
 from completedp.common.errors import DataWarning
+from completedp.evidence.figures import run as figure_run
+from completedp.evidence.figures.figure import Found
+from completedp.evidence.figures.registry import FIGURES
+from completedp.evidence.figures.sweeps import Sweep
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
 from completedp.studies.outlook import left_of, outlook, searched
@@ -26,7 +31,16 @@ from completedp.tasks.task import make_task
 from completedp.theory.scale import Scale
 from completedp.training import cost as training_costs
 from completedp.training import estimate
-from completedp.training.cost import Cost, Speed, gpu_speed, training_cost, utilisation
+from completedp.training.cost import (
+    MEMORIES,
+    PEAKS,
+    Cost,
+    Speed,
+    gpu_speed,
+    memory_of,
+    training_cost,
+    utilisation,
+)
 from completedp.training.estimate import estimate_run, estimate_trials, sample
 
 CPU = torch.device("cpu")
@@ -182,11 +196,81 @@ def test_a_dry_run_says_the_cost_and_does_nothing(
     assert run([*given.split(), "--dry-run", "--json", *peak], monkeypatch) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert trials is None or found["trials"] == trials
-    assert min(found["steps"], found["tokens"], found["flop"], found["seconds"]) > 0
+    known = ("steps", "tokens", "flop", "seconds", "memory_bytes")
+    assert min(found[name] for name in known) > 0
     assert ("989 TFLOP/s" in found["device"]) == bool(peak)
     assert [path.name for path in tmp_path.iterdir()] == ["own.json"]
     assert run([*given.split(), "--dry-run", *peak], monkeypatch) == 0
-    assert "FLOP" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "FLOP" in said
+    assert " GB" in said
+
+
+@pytest.mark.parametrize("name", ["slots-128", "slots-256", "slots-512"])
+def test_a_slot_s_memory_by_arithmetic_is_about_that_on_a_gpu(name: str) -> None:
+    """Between the least that was measured on an H200, where the gradient of the logits is written
+    over them, and a tenth below the most."""
+    found = timings.found("cuda", name)
+    config = found["config"]
+    batch = config["sequences"] * config["context"]
+    scale = Scale(width=config["width"], depth=config["depth"], batch=batch, tokens=batch)
+    theory = memory_of(scale, config["vocab"]) / 2**20
+    rows = [row["memory_mib_per_slot"] for row in found["rows"] if row["way"] == "slots"]
+    assert 0.65 * theory < min(rows)
+    assert max(rows) < 1.1 * theory
+
+
+def test_a_figure_says_which_gpus_are_too_small(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The memory is that of its largest trial, and what does not hold it is named."""
+    assert PEAKS.keys() == MEMORIES.keys()
+    for words, too_small in (
+        ("lr-width --size gpu", []),
+        ("lr-width --size paper", ["A10", "A100", "H100", "L4", "L40S"]),
+        ("lr-width --size cpu --peak A10", []),
+    ):
+        assert run(["figure", *words.split(), "--dry-run", "--json"], monkeypatch) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["too_small"] == too_small
+        assert run(["figure", *words.split(), "--dry-run"], monkeypatch) == 0
+        said = capsys.readouterr().out
+        number = float(said.partition("memory: about ")[2].partition(" GB for the largest")[0])
+        assert number == pytest.approx(found["memory_bytes"] / 1e9, rel=0.05)
+        assert ("does not fit" in said) == bool(too_small)
+    line = FIGURES["lr-width"]
+    assert isinstance(line, Sweep)
+    at = line.sizes["gpu"]
+    scales = [each.scale(at.setting.base, at.factors[-1]) for each in at.lines]
+    widest = max(scales, key=lambda scale: scale.width)
+    assert line.cost("gpu").memory_bytes == memory_of(widest, at.setting.vocab)
+
+
+def test_a_cpu_refuses_a_long_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At cpu size, too, one of more than half an hour begins with --anyway alone, and goes on when
+    it was begun."""
+    began: list[str] = []
+
+    def begin(name: str, *_: Any, **__: Any) -> Any:
+        began.append(name)
+        return Found(findings=[], numbers={}, raw=[], text="", svg=""), {}
+
+    monkeypatch.setattr(figure_run, "run_figure", begin)
+    words = ["figure", "headline", "--device", "cpu", "--out", str(tmp_path)]
+    assert run(words, monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "headline would take about 46:05 on 2 CPU cores" in said
+    assert "--anyway" in said
+    assert not began
+    assert run(["figure", "lr-width", *words[2:]], monkeypatch) == 0
+    assert run([*words, "--anyway"], monkeypatch) == 0
+    with Store(figure_run.store_of(tmp_path, "headline", "cpu")) as store:
+        assert run(words, monkeypatch) == 2  # there is a store, and nothing in it
+        make_study(store, write_tokens(tmp_path))
+    assert run(words, monkeypatch) == 0
+    assert began == ["lr-width", "headline", "headline"]
 
 
 @pytest.mark.parametrize(

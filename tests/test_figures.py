@@ -1,5 +1,6 @@
 """Figures: their verdicts on planted numbers, and small ones from end to end."""
 
+import contextlib
 import json
 import math
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from figures_table import PAGE, with_table
 from helpers import error_of
 from hypothesis import given
@@ -49,12 +51,16 @@ from completedp.evidence.figures.registry import FIGURES, figure_named
 from completedp.evidence.figures.run import raw_of, run_figure, text_of
 from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.figures.sweeps import Sweep
+from completedp.evidence.reporting.figures import figure_part
+from completedp.lm.reference import ReferenceModel
+from completedp.lm.shape import Shape
 from completedp.studies import worker
 from completedp.studies.cells import Wanted
 from completedp.studies.engines import PAPER_GRID
 from completedp.studies.store import Store
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Ratios
+from completedp.theory.scale import Ratios, Scale
+from completedp.training.cost import short, too_small_for
 from completedp.training.slots import Slots
 
 FOUR = replace(OPTIONS, slots=4)
@@ -330,6 +336,51 @@ def test_the_page_has_the_table() -> None:
     assert all(f"| `{name}` |" in page for name in FIGURES)
 
 
+def test_the_page_says_what_paper_sizes_are() -> None:
+    """Weights, tokens and FLOP of its paragraph on them, and what no H200 holds, are those of the
+    definitions."""
+    text = PAGE.read_text(encoding="utf-8")
+    (told,) = (line for line in text.split("\n\n") if line.startswith("The `paper` sizes"))
+    words = " ".join(told.split())
+    at = {name: figure.sizes["paper"] for name, figure in FIGURES.items()}
+
+    def weights(name: str, scale: Scale) -> str:
+        setting = at[name].setting
+        make = ReferenceModel(vocab=setting.vocab, shape=Shape(head_dim=setting.head_dim))
+        with torch.device("meta"):
+            return short(sum(p.numel() for p in make(scale).parameters()))
+
+    base, cost = at["headline"].setting.base, at["headline"].setting.cost
+    assert f"50M weights has {weights('headline', base)} here" in words
+    target = base.times(at["headline"].scales[-1])
+    times = cost(target, 1).flop / cost(base, 1).flop
+    larger = f"{weights('headline', target)} weights and {short(target.tokens)} tokens"
+    assert f"`headline` ends at {larger}, {times:,.0f} times" in words
+    scale = at["downstream"].scale
+    asked = f"{weights('downstream', scale)} and {short(scale.tokens)}"
+    assert f"`downstream` at {asked} (" in words
+    places = [base_size._LINE.scale(base, factor) for factor in at["base-size"].factors]
+    one, two, three = (weights("base-size", scale) for scale in places)
+    assert f"`base-size` have {one}, {two} and {three} (" in words
+    assert f"`annealing` {weights('annealing', at['annealing'].setting.base)}," in words
+    too_large = [
+        f"`{name}`"
+        for name, figure in FIGURES.items()
+        if "H200" in too_small_for(figure.cost("paper").memory_bytes)
+    ]
+    assert f"trials of {', '.join(too_large[:-1])} and {too_large[-1]} are too large" in words
+
+
+def test_what_to_see_is_true_whatever_the_verdict() -> None:
+    """It is one sentence: what holds if the claim does, a question, or what is drawn."""
+    drawn = ("base-size", "headline", "downstream", "tokens-exponent", "search-curves")
+    for name, figure in FIGURES.items():
+        if name not in (*drawn, "global-baseline"):
+            assert figure.see.startswith("If the claim holds, ") or figure.see.endswith("?"), name
+        assert figure.see[-1] in ".?"
+        assert ". " not in figure.see
+
+
 def test_a_name_that_is_not_there() -> None:
     """The error lists the figures that there are."""
     assert "lr-width" in error_of(figure_named, "lr-widht")
@@ -370,6 +421,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_tokens(tmp_path_factory.mktemp("figures"))
 
 
+@pytest.mark.filterwarnings("ignore:lr-depth leaves out")
 @pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("sde", "downstream")])
 def test_a_figure_of_a_model_that_breaks_says_so(tokens: str, tmp_path: Path, name: str) -> None:
     """Where every trial diverges, a figure ends in one line and leaves no results."""
@@ -413,6 +465,24 @@ def test_a_figure_from_end_to_end(
     monkeypatch.setattr(Slots, "run", forbidden)
     again, _ = run_figure(name, "tiny", out=tmp_path, data=tokens, options=FOUR, quiet=True)
     assert (again.findings, again.svg) == (found.findings, found.svg)
+
+
+def test_a_figure_of_an_own_model_and_loss(tokens: str, tmp_path: Path) -> None:
+    """It trains with the overrides and the loss that are given, says them in its results, and warns
+    of the lines that it leaves out, which change the reference model."""
+    given: dict[str, Any] = {
+        "data": tokens, "model": "own_models:placed", "options": FOUR, "quiet": True
+    }  # fmt: skip
+    assert "name their types" in error_of(run_figure, "lr-batch", "tiny", out=tmp_path, **given)
+    own: Any = {"loss": "own_models:raised", "override": ("places=position",)}
+    with pytest.warns(UserWarning, match="qk_norm: completedp, alpha 1/2, no QK norms"):
+        found, written = run_figure("lr-depth", "tiny", out=tmp_path, **given, **own)
+    assert {curve["line"] for curve in found.numbers["curves"]} == {"completedp, alpha 1"}
+    assert min(row["loss"] for row in found.raw if row["loss"]) > 10
+    assert (written["loss"], written["override"]) == (own["loss"], list(own["override"]))
+    made = figure_part(tmp_path / "lr-depth.json", written).command
+    assert made is not None
+    assert "--loss own_models:raised --override places=position " in made
 
 
 def test_a_headline_without_sites_searches_at_the_base_alone(tokens: str, tmp_path: Path) -> None:
@@ -494,26 +564,31 @@ def lab_of(store: Store, tokens: str) -> Lab:
     return Lab("annealing", "tiny", store, data=tokens, options=FOUR, quiet=True)
 
 
+def watch(grown: tree.Tree, monkeypatch: pytest.MonkeyPatch, most: int | None = None) -> list[Any]:
+    """What a tree trains, in order; interrupted when so many have ended."""
+    trained: list[Any] = []
+    run = grown._runner.run
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        for outcome in run(*arguments, **options):
+            trained.append(outcome.key)
+            yield outcome
+            if len(trained) == most:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(grown._runner, "run", watched)
+    return trained
+
+
 def test_a_tree_has_the_losses_of_its_schedules(
     tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node's loss is that of the whole run with its schedule, also in a tree that was resumed."""
     at = annealing.FIGURE.sizes["tiny"]
-    monkeypatch.setattr(tree, "_NOTED", 3)
     monkeypatch.setattr(tree, "_FRESH", 0)
     with Store(str(tmp_path / "tree.db")) as store:
         cut = tree.Tree(lab_of(store, tokens), at)
-        trained: list[Any] = []
-        run = cut._runner.run
-
-        def interrupted(*arguments: Any, **options: Any) -> Any:
-            for outcome in run(*arguments, **options):
-                trained.append(outcome.key)
-                if len(trained) == 8:
-                    raise KeyboardInterrupt
-                yield outcome
-
-        monkeypatch.setattr(cut._runner, "run", interrupted)
+        watch(cut, monkeypatch, most=8)
         with pytest.raises(KeyboardInterrupt):
             cut.grown()
         grown = tree.Tree(lab_of(store, tokens), at)
@@ -524,8 +599,62 @@ def test_a_tree_has_the_losses_of_its_schedules(
         for levels in some:
             assert alone[levels][0] == pytest.approx(losses[levels], abs=1e-5)
         assert alone[(0, 1)][1] != pytest.approx(losses[0, 1], abs=1e-5)  # another seed
-        monkeypatch.setattr(grown._runner, "run", interrupted)
-        assert grown.grown() == losses  # nothing is left to train
+        trained = watch(grown, monkeypatch)
+        assert (grown.grown(), trained) == (losses, [])  # nothing is left to train
+
+
+def test_an_interrupted_tree_loses_nothing(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had ended before an interruption, of the nodes or of the fresh seeds, is trained again
+    only on the way to what is missing, and the losses are those of a tree in one go."""
+    at = annealing.FIGURE.sizes["tiny"]
+    contenders = [(0, 0, 1, 1), (0, 1), (1, 1, 1, 1)]
+    with Store(str(tmp_path / "whole.db")) as store:
+        grown = tree.Tree(lab_of(store, tokens), at)
+        whole, fresh = grown.grown(), grown.confirmed(contenders)
+    with Store(str(tmp_path / "parts.db")) as store:
+        cut, again = (tree.Tree(lab_of(store, tokens), at) for _ in range(2))
+        first = watch(cut, monkeypatch, most=11)
+        with pytest.raises(KeyboardInterrupt):
+            cut.grown()
+        rest = watch(again, monkeypatch)
+        assert again.grown() == pytest.approx(whole, abs=1e-5)
+        missing = set(whole) - set(first)
+        assert any(len(node) == at.intervals for node in first)
+        for node in {*first} & {*rest}:
+            assert any(there[: len(node)] == node for there in missing)
+        cut, again = (tree.Tree(lab_of(store, tokens), at) for _ in range(2))
+        first = watch(cut, monkeypatch, most=4)
+        with pytest.raises(KeyboardInterrupt):
+            cut.confirmed(contenders)
+        rest = watch(again, monkeypatch)
+        confirmed = again.confirmed(contenders)
+        assert len(first) == 4
+        assert len({*first, *rest}) == len(first + rest) == len(contenders) * at.seeds
+        for levels in contenders:
+            assert confirmed[levels] == pytest.approx(fresh[levels], abs=1e-5)
+
+
+def test_losses_are_noted_as_time_goes() -> None:
+    """After so many seconds a note has all losses since the last one, and at the end, however it
+    comes, a note has the rest."""
+    notes: dict[str, Any] = {}
+    study: Any = SimpleNamespace(note=notes.get, set_note=notes.__setitem__)
+
+    def read() -> dict[Any, float]:
+        return tree._Noted(study, "x", every=0.0).losses
+
+    with tree._Noted(study, "x", every=0.0) as noted:
+        noted.add((0,), 1.0)
+        assert read() == {(0,): 1.0}  # as a kill would leave it
+    with contextlib.suppress(KeyboardInterrupt), tree._Noted(study, "x", every=1e9) as noted:
+        noted.add((1,), math.inf)
+        noted.add((0, 1), 2.0)
+        assert read() == {(0,): 1.0}
+        raise KeyboardInterrupt
+    assert read() == {(0,): 1.0, (1,): math.inf, (0, 1): 2.0}
+    assert len(notes) == 2
 
 
 def test_the_paper_s_tree() -> None:
@@ -723,6 +852,13 @@ def test_a_planted_sensitivity_is_found() -> None:
     assert found[1.0] == pytest.approx(0.02, abs=0.01)
     assert found[-1.74] == pytest.approx(0.06, abs=0.02)
     assert abs(slices["one_minus_beta2"].nearby) < 0.01
+
+
+def test_what_is_computed_anew_has_its_own_seconds(tmp_path: Path) -> None:
+    """A figure without training took as long as its last run, however slow one before was."""
+    (tmp_path / "sde.json").write_text('{"size": "tiny", "seconds": 1000.0}')
+    _, written = run_figure("sde", "tiny", out=tmp_path, quiet=True)
+    assert 0 < written["seconds"] < 1000
 
 
 def test_a_trial_that_diverged_is_written_as_none(

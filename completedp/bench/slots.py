@@ -22,7 +22,7 @@ from completedp.tasks.data import Data, Tokens
 from completedp.tasks.losses import next_token_loss, transformer_loss
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.cost import flop_a_token
+from completedp.training.cost import flop_a_token, kept_a_block
 from completedp.training.devices import choose_device, choose_dtype
 from completedp.training.slots import Slots
 from completedp.training.trials import Trial
@@ -103,13 +103,10 @@ def bench_slots(
 def slot_bytes(config: ModelConfig, tokens: int, compute_bytes: int) -> int:
     """Memory of a slot by theory: weights and two moments, and what the backward pass reads.
 
-    Per token and block that is the stream before each branch (float32), and in the type of the
-    products: two normed inputs, qkv, rotated q and k, attention's output, and the feed-forward
-    layer's hidden values before and after their nonlinearity; at the end the last stream, the
-    features, the logits and their gradient.
+    At the end of the blocks that is the last stream, the features, the logits and their gradient.
     """
     d, hidden = config.width, config.hidden * (1.5 if config.mlp == "swiglu" else 1)
-    block = 2 * 4 * d + compute_bytes * (2 * d + 3 * d + 2 * d + d + 2 * hidden)
+    block = kept_a_block(d, hidden, compute_bytes=compute_bytes)
     end = 4 * d + compute_bytes * (d + 2 * config.vocab)
     parameters = sum(p.numel() for p in meta_model(config).parameters())
     return round(12 * parameters + tokens * (config.depth * block + end))

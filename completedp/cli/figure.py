@@ -13,6 +13,7 @@ from completedp.cli.shared import Verb, as_config, print_json, register, show
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import WorkerConfig
+from completedp.tasks.config import Overrides, OwnCode
 
 if TYPE_CHECKING:
     from completedp.evidence.figures.figure import Figure
@@ -20,27 +21,24 @@ if TYPE_CHECKING:
 
 @register("figure")
 @dataclass(frozen=True, kw_only=True)
-class FigureVerb(WorkerConfig, PatientOptions, Verb):
+class FigureVerb(WorkerConfig, Overrides, OwnCode, PatientOptions, Verb):
     """Run one claim of the paper as an experiment: raw results, a drawing, a verdict in numbers."""
 
     resumes: ClassVar[bool] = True
     name: Annotated[str | None, tyro.conf.Positional] = None
     """Which: `completedp figure --list` says what there is."""
     size: Literal["cpu", "gpu", "paper"] = "cpu"
-    """cpu: minutes on two cores; gpu: about 10 minutes of one H200, headline 50; paper: the paper's
-    own."""
+    """cpu: minutes on two cores, headline 46; gpu: about 10 minutes of one H200, headline 50;
+    paper: the paper's own."""
     data: str | None = None
     """Folder of tokens, made by `completedp data`; the standard library's sources at cpu size if
     not given."""
-    model: str | None = None
-    """module:function of your own that makes the model at a scale, or hf:OWNER/NAME, hf:FOLDER;
-    the reference model if not given."""
     out: str = "runs/figures"
     """Folder for NAME.json (the verdict), NAME.svg and NAME.json.xz (every measurement); the same
     command goes on where it stopped."""
     store: str | None = None
-    """A store of trials that other machines join with `search worker`; OUT/NAME-SIZE.db if not
-    given."""
+    """A store of trials that several machines reach: give each the same command (annealing has to
+    stay on one); OUT/NAME-SIZE.db if not given."""
     list: bool = False
     """List the figures, what each claims, and what it costs."""
     json: bool = False
@@ -48,6 +46,7 @@ class FigureVerb(WorkerConfig, PatientOptions, Verb):
 
     def __post_init__(self) -> None:
         WorkerConfig.__post_init__(self)
+        OwnCode.__post_init__(self)
         PatientOptions.__post_init__(self)
         check_path("out", self.out)
         for name in ("data", "model", "store"):
@@ -66,29 +65,51 @@ class FigureVerb(WorkerConfig, PatientOptions, Verb):
         if self.dry_run:
             return self._priced(figure)
         from completedp.evidence.figures.run import run_figure, text_of
-        from completedp.training.devices import choose_device
 
-        for_gpu = figure.cost(self.size).trials > 0 and self.size != "cpu"
-        if for_gpu and not self.anyway and choose_device(self.device).type == "cpu":
-            raise CompletedpError(
-                f"--size {self.size} is for a GPU, and would take this CPU days: take --size cpu, "
-                "or --anyway to begin all the same"
-            )
+        if not self.anyway:
+            self._refuse_if_long(figure)
         found, written = run_figure(
             self.name,
             self.size,
             out=Path(self.out),
             data=self.data,
             model=self.model,
+            loss=self.loss,
+            override=self.override,
             store=self.store,
             options=as_config(self, WorkerConfig),
         )
         text = f"{text_of(figure, found)}\n{self.out}/{self.name}.svg"
         return show(written, text, self.json)
 
+    def _refuse_if_long(self, figure: Figure) -> None:
+        """Raise where a CPU would be at work for longer than people expect."""
+        from completedp.evidence.figures.figure import SPEEDS
+        from completedp.evidence.figures.run import begun
+        from completedp.training.cost import LONG_ON_CPU
+        from completedp.training.devices import choose_device
+
+        cost, speed = figure.cost(self.size), SPEEDS["cpu"]
+        for_gpu = cost.trials > 0 and self.size != "cpu"
+        is_long = for_gpu or cost.seconds(speed) > LONG_ON_CPU
+        if not is_long or choose_device(self.device).type != "cpu":
+            return
+        if for_gpu:
+            raise CompletedpError(
+                f"--size {self.size} is for a GPU, and would take this CPU days: take --size cpu, "
+                "or --anyway to begin all the same"
+            )
+        # What was begun goes on: who began it knows.
+        if not begun(Path(self.out), figure.name, self.size, self.store):
+            raise CompletedpError(
+                f"{figure.name} would take {speed.text(cost)}: take --size gpu on a GPU, or "
+                "--anyway to begin all the same"
+            )
+
     def _priced(self, figure: Figure) -> int:
         """What it takes where its size is meant to run, or on a GPU of some peak."""
         from completedp.evidence.figures.figure import SPEEDS, cost_text, speed_by_peak
+        from completedp.training.cost import too_small_for
 
         cost, speed = figure.cost(self.size), SPEEDS[self.size]
         if self.peak is not None:
@@ -96,6 +117,15 @@ class FigureVerb(WorkerConfig, PatientOptions, Verb):
         seconds = {"seconds": round(cost.seconds(speed), 1), "device": speed.device}
         data = {**cost.to_dict(), **seconds, "seconds_compiling": cost.compiling(speed)}
         text = f"{figure.name}, {self.size}: {cost_text(figure, self.size, speed)}"
+        if cost.trials:
+            on_cpu = self.size == "cpu" and self.peak is None
+            memory = cost.memory_bytes * (2 if on_cpu else 1)  # its products are in float32
+            small = [] if on_cpu else too_small_for(memory)
+            data |= {"memory_bytes": memory, "too_small": small}
+            gigabytes = memory / 1e9
+            shown = f"{gigabytes:,.0f}" if gigabytes >= 10 else f"{gigabytes:.2g}"
+            text += f"\nmemory: about {shown} GB for the largest trial"
+            text += f", which does not fit {', '.join(small)}" if small else ""
         return show(data, text, self.json)
 
 

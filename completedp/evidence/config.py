@@ -11,7 +11,7 @@ from completedp.common.errors import CompletedpError
 from completedp.common.flags import named, off
 from completedp.lm.shape import Shape
 from completedp.studies.config import BaseConfig
-from completedp.tasks.config import untied
+from completedp.tasks.config import Overrides, OwnCode
 from completedp.theory.rules import AXES, PARAMETERISATIONS
 
 BASE = "base"
@@ -86,29 +86,20 @@ class CheckSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckConfig(CheckSettings):
+class CheckConfig(CheckSettings, Overrides, OwnCode):
     """A check as the command line gives it: what is checked by name."""
 
-    model: str | None = None
-    """module:function of your own that makes the model at a scale, or hf:OWNER/NAME, hf:FOLDER;
-    the reference model if not given. Without data of your own it has 257 tokens or more."""
-    untie: bool = False
-    """Give an hf: model whose embedding makes the logits too an output layer of its own."""
     data: str | None = None
     """Folder of tokens, made by `completedp data`, or module:function that gives your own data, in
-    place of the text."""
-    loss: str | None = None
-    """module:function of a model and a batch; next-token cross-entropy if not given."""
-    override: tuple[str, ...] = ()
-    """REGEX=TYPE: tensors of your model whose names match are of that module type."""
+    place of the text, for which a model needs 257 tokens or more."""
     recipe: str | None = None
     """Recipe file, or the name of one that ships: check the values that a plan assigns from it, its
     multipliers, rules and base widths, at its base batch and tokens and at constant rates. If not
     given, values near which slopes are those of the limit."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "model", untied(self.model, self.untie))
+        CheckSettings.__post_init__(self)
+        OwnCode.__post_init__(self)
 
 
 Axis = Literal["width", "depth", "batch", "tokens"]

@@ -29,11 +29,9 @@ def untied(model: str | None, untie: bool) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sources:
-    """The parts of a task that are a user's own: data, model, loss."""
+class OwnCode:
+    """The parts of a task that may be a user's own code: model and loss."""
 
-    data: str
-    """Folder of tokens, made by `completedp data`; or module:function that gives your own data."""
     model: str | None = None
     """module:function of your own that makes the model at a scale, or hf:OWNER/NAME, hf:FOLDER;
     the reference model if not given."""
@@ -43,16 +41,33 @@ class Sources:
     """module:function of a model and a batch; next-token cross-entropy if not given."""
 
     def __post_init__(self) -> None:
-        check_path("data", self.data)
         object.__setattr__(self, "model", untied(self.model, self.untie))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskConfig(Sources):
-    """A task: what is trained, on what, judged how."""
+class Sources(OwnCode):
+    """The parts of a task that are a user's own: data, model, loss."""
+
+    data: str
+    """Folder of tokens, made by `completedp data`; or module:function that gives your own data."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_path("data", self.data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """What is said of tensors that cannot be told by structure."""
 
     override: tuple[str, ...] = ()
     """REGEX=TYPE: tensors of your model whose names match are of that module type."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(Overrides, Sources):
+    """A task: what is trained, on what, judged how."""
+
     context: int | None = None
     """Tokens per sequence: 256 for text; 1 for your own data, whose batch is then in examples."""
     z_loss: float = Z_LOSS

@@ -7,7 +7,7 @@ them a second, and what every step and every compiled shape takes besides.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from completedp.common.progress import duration
@@ -29,10 +29,13 @@ class Cost:
     """Programs to compile."""
     seconds_besides: float = 0.0
     """Of work that is no training."""
+    memory_bytes: float = 0.0
+    """Of the largest trial on a GPU; 0 where that was not reckoned."""
 
     def __add__(self, other: Cost) -> Cost:
         mine, theirs = asdict(self), asdict(other)
-        return Cost(**{name: mine[name] + theirs[name] for name in mine})
+        both = Cost(**{name: mine[name] + theirs[name] for name in mine})
+        return replace(both, memory_bytes=max(self.memory_bytes, other.memory_bytes))
 
     def seconds(self, speed: Speed) -> float:
         """About how long it takes on a device."""
@@ -90,7 +93,7 @@ def training_cost(scale: Scale, *, vocab: int, context: int, trials: float) -> C
     block = 12 * scale.width**2  # four matrices of attention, two of an MLP four times as wide
     weights = scale.depth * block + vocab * scale.width  # an embedding is read, not multiplied
     flop = flop_a_token(weights, scale, context) * scale.tokens
-    return cost_of(scale, flop, trials)
+    return replace(cost_of(scale, flop, trials), memory_bytes=memory_of(scale, vocab))
 
 
 def cost_of(scale: Scale, flop: float, trials: float = 1) -> Cost:
@@ -106,11 +109,34 @@ def cost_of(scale: Scale, flop: float, trials: float = 1) -> Cost:
     )
 
 
+def memory_of(scale: Scale, vocab: int) -> float:
+    """Bytes that a trial of the reference model takes in a slot of a GPU, about: weights, gradients
+    and moments, and what its backward pass reads, with products in bfloat16."""
+    width, batch = scale.width, scale.batch
+    parameters = 12 * scale.depth * width**2 + 2 * vocab * width
+    # Logits and their gradient; before them the last stream, and the features and their gradient.
+    end = 4 * min(batch * vocab, _MOST_LOGITS) + batch * (4 + 2 * 2) * width
+    kept = kept_a_block(width, 4 * width, compute_bytes=2)
+    return 16 * parameters + batch * scale.depth * kept + end
+
+
+def kept_a_block(width: float, hidden: float, *, compute_bytes: int) -> float:
+    """Bytes that the backward pass of a block reads, by the token.
+
+    That is the stream before each branch (float32), and in the type of the products: two normed
+    inputs, qkv, rotated q and k, attention's output, and the feed-forward layer's hidden values
+    before and after their nonlinearity.
+    """
+    return 2 * 4 * width + compute_bytes * (2 * width + 3 * width + 2 * width + width + 2 * hidden)
+
+
 def flop_a_token(weights: float, scale: Scale, context: int) -> float:
     """Of training, with causal attention over the context."""
     return 6 * weights + 12 * scale.depth * scale.width * context / 2
 
 
+_MOST_LOGITS = 2**25
+"""The loss of more is computed in chunks (lm/loss.py)."""
 IN_SLOTS_EACH_STEP, ALONE_EACH_BLOCK = 1e-5, 3e-3
 """Seconds on a GPU that a step takes besides its FLOP: in slots, and alone, by the block."""
 COMPILING = {"cuda": 20.0, "cpu": 10.0}
@@ -131,6 +157,26 @@ PEAKS = {
 }
 """TFLOP/s of GPUs in bfloat16 without sparsity, by their makers' data sheets; H100 and H200 are the
 SXM ones."""
+MEMORIES = {
+    "A10": 24,
+    "A100": 80,
+    "B200": 180,
+    "H100": 80,
+    "H200": 141,
+    "L4": 24,
+    "L40S": 48,
+    "MI300X": 192,
+}
+"""GB of the same; there are A100 of 40, too."""
+
+
+def too_small_for(memory_bytes: float) -> list[str]:
+    """The GPUs that do not hold so much.
+
+    >>> too_small_for(50e9)
+    ['A10', 'L4', 'L40S']
+    """
+    return [name for name, memory in MEMORIES.items() if memory * 1e9 < memory_bytes]
 
 
 def gpu_speed(peak: float, *, width: int, depth: int, slots: bool) -> Speed:

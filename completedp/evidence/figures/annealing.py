@@ -255,7 +255,8 @@ FIGURE = Annealing(
             seeds=8,
         ),
         "paper": AnnealingSize(
-            # GPT-2 of 121M weights; 16 intervals of 77M tokens.
+            # As wide and deep as the paper's GPT-2 of 121M weights, whose embedding is tied; 16
+            # intervals of 77M tokens.
             setting=setting(
                 "paper", width=768, depth=12, sequences=128, steps=9408, changed={"lr": 0.0015}
             ),

@@ -218,7 +218,7 @@ FIGURE = BaseSize(
             seeds=6,
         ),
         "paper": BaseSizes(
-            # From 58M weights to 483M.
+            # The paper's are of 58M, 136M and 483M weights; these of 64M, 204M and 494M.
             setting=PAPER,
             over=Range(octaves=planned_octaves(-4, 3), seeds=3),
             factors=(1, 2, 3),

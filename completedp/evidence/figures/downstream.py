@@ -151,6 +151,8 @@ def _asked(
                 data=task.data.name,
                 out=str(folder),
                 model=lab.model,
+                loss=lab.loss,
+                override=tuple(f"{name}={kind}" for name, kind in lab.overrides.items()),
                 context=task.data.unit,
                 eval_sequences=task.eval_examples,
                 seed=_FRESH + seed,

@@ -48,7 +48,7 @@ class Ended:
 
 
 class Lab:
-    """A store of studies, the text and the model that they train on, and how.
+    """A store of studies, the text, the model and the loss that they train by, and how.
 
     What is no study, such as a run with its weights, goes to the folder.
     """
@@ -61,12 +61,15 @@ class Lab:
         *,
         data: Any,
         model: Any = None,
+        loss: Any = None,
+        overrides: Mapping[str, str] | None = None,
         options: WorkerConfig,
         quiet: bool = False,
         folder: Path = Path(),
     ) -> None:
         self.name, self.size, self.store, self.folder = name, size, store, folder
-        self.data, self.model, self.options, self.quiet = data, model, options, quiet
+        self.data, self.model, self.loss, self.overrides = data, model, loss, overrides or {}
+        self.options, self.quiet = options, quiet
 
     @property
     def digest(self) -> str:
@@ -82,6 +85,8 @@ class Lab:
         return make_task(
             self.model,
             self.data,
+            loss=self.loss,
+            overrides=self.overrides,
             context=setting.context,
             shape=Shape(head_dim=setting.head_dim, **(shape or {})),
             eval_examples=setting.eval_examples,
@@ -288,10 +293,11 @@ def stdlib_tokens(out: Path) -> str:
     return folder
 
 
-def check_sources(size: str, data: str | None, model: str | None) -> None:
-    """Raise where the text or the model cannot be had; on a CPU the standard library's will do."""
+def check_sources(size: str, data: str | None, model: str | None, loss: str | None) -> None:
+    """Raise where the text, the model or the loss cannot be had; on a CPU the standard library's
+    text will do."""
     if data is not None:
-        make_task(model, data)
+        make_task(model, data, loss=loss)
     elif size not in (TINY, "cpu"):
         raise CompletedpError(
             f"--size {size} needs text of yours: give --data, a folder made by `completedp data`"

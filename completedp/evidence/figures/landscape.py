@@ -74,7 +74,10 @@ class Landscape:
         "complex shape; inside it the way downhill leads to the best"
     )
     paper: str = "Figure 8"
-    see: str = "Loss over two modules' learning rates: colours end where training breaks."
+    see: str = (
+        "Loss over two modules' learning rates: is the white line, where training breaks, ragged, "
+        "and does the way downhill inside it lead to the star?"
+    )
     sizes: Mapping[str, LandscapeSize]
 
     def cost(self, size: str) -> Cost:

@@ -58,8 +58,8 @@ FIGURE = Sweep(
     "same number of tokens",
     paper="Figure 3",
     see=(
-        "With the square-root rule the bottoms stay in place as the batch grows; without it they "
-        "move to the right."
+        "If the claim holds, the bottoms stay in place with the square-root rule as the batch "
+        "grows, and move to the right without it."
     ),
     vary="lr",
     axis="batch",

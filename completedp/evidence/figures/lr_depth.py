@@ -51,8 +51,8 @@ FIGURE = Sweep(
     "branches, with QK norms and without",
     paper="Figures 2 and 13",
     see=(
-        "With the rules the bottoms of all curves are one above the other, for both exponents, "
-        "with QK norms and without."
+        "If the claim holds, the bottoms of all curves with the rules are one above the other, for "
+        "both exponents, with QK norms and without."
     ),
     vary="lr",
     axis="depth",

@@ -62,8 +62,8 @@ FIGURE = Sweep(
     "rule, or when tokens grow by the batch, it stays put",
     paper="Figures 5, 14 and 15",
     see=(
-        "Without a rule the bottoms move to the left as training grows longer; with it, or where "
-        "the batch grows along, they stay."
+        "If the claim holds, the bottoms move to the left without a rule as training grows longer, "
+        "and stay with it, or where the batch grows along."
     ),
     vary="lr",
     axis="tokens",

@@ -44,8 +44,8 @@ FIGURE = Sweep(
     claim="The best learning rate stays put as width grows, and moves without the rules",
     paper="Figure 2",
     see=(
-        "With the rules the bottoms of all curves are one above the other; without them they move "
-        "to smaller learning rates as the model grows wider."
+        "If the claim holds, the bottoms of all curves with the rules are one above the other, and "
+        "move to smaller learning rates without them as the model grows wider."
     ),
     vary="lr",
     axis="width",

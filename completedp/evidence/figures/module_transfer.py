@@ -62,7 +62,7 @@ class ModuleTransfer:
         "scale, and stay near the best on the line between the two"
     )
     paper: str = "Figure 11"
-    see: str = "Curves that fall from 0 (global) to 1 (per module) at every scale."
+    see: str = "If the claim holds, curves fall from 0 (global) to 1 (per module) at every scale."
     sizes: Mapping[str, ModuleSize]
 
     def cost(self, size: str) -> Cost:

@@ -10,6 +10,8 @@ import json
 import lzma
 import platform
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ from completedp.evidence.figures.stopwatch import Stopwatch
 from completedp.evidence.plots import require_matplotlib
 from completedp.studies.config import WorkerConfig
 from completedp.studies.store import Store
+from completedp.tasks.sources import overrides_from
 from completedp.training.devices import choose_device
 
 
@@ -52,6 +55,8 @@ def run_figure(
     out: Path,
     data: str | None = None,
     model: str | None = None,
+    loss: str | None = None,
+    override: tuple[str, ...] = (),
     store: str | None = None,
     options: WorkerConfig | None = None,
     quiet: bool = False,
@@ -60,23 +65,28 @@ def run_figure(
     figure = figure_named(name)
     require_matplotlib()
     out = user_path(out)
+    overrides = overrides_from(override)
     trains = figure.cost(size).trials > 0
     if trains:
-        check_sources(size, data, model)  # before anything is made
-    elif data or model:
-        raise CompletedpError(f"{name} trains nothing: leave --data and --model out")
+        check_sources(size, data, model, loss)  # before anything is made
+    elif data or model or loss or override:
+        raise CompletedpError(
+            f"{name} trains nothing: leave --data, --model, --loss and --override out"
+        )
     with only_process(out), Stopwatch(stopwatch_of(out, name, size)) as watch:
         if not quiet:
             print(f"{name}, {size}: {cost_text(figure, size)}", file=sys.stderr, flush=True)
         if trains:
             text = data or stdlib_tokens(out)
-            with Store(store or str(out / f"{name}-{size}.db")) as opened:
+            with Store(store or store_of(out, name, size)) as opened:
                 lab = Lab(
                     name,
                     size,
                     opened,
                     data=text,
                     model=model,
+                    loss=loss,
+                    overrides=overrides,
                     options=options or WorkerConfig(),
                     quiet=quiet,
                     folder=out,
@@ -85,10 +95,19 @@ def run_figure(
                 found = figure.run(size, lab)
         else:
             digest, found = None, figure.run(size, None)
-        seconds = _seconds(out / f"{name}.json", size, watch.seconds)
+        seconds = watch.seconds
+        if trains:  # what does not is computed anew every time
+            seconds = _seconds(out / f"{name}.json", size, seconds)
         device = choose_device((options or WorkerConfig()).device if trains else "cpu")
+        trained = {
+            "data": "stdlib" if data is None else Path(data).name,
+            "digest": digest,
+            "model": model or "reference",
+            "loss": loss,
+            "override": override,
+        }
         # A trial that diverged is a measurement, too, and has no number.
-        written = plain(_written(figure, size, found, seconds, data, digest, model, device))
+        written = plain(_written(figure, size, found, seconds, trained, device))
         write_json(out / f"{name}.json", written)
         write_text_atomically(out / f"{name}.svg", found.svg)
         packed = json.dumps(plain(found.raw), allow_nan=False, separators=(",", ":")).encode()
@@ -97,6 +116,19 @@ def run_figure(
             note_verdict(store or str(out / f"{name}-{size}.db"), name, size)
         watch.finished()
     return found, written
+
+
+def store_of(out: Path, name: str, size: str) -> str:
+    """Where a figure's trials are, if nothing else is said."""
+    return str(user_path(out) / f"{name}-{size}.db")
+
+
+def begun(out: Path, name: str, size: str, store: str | None = None) -> bool:
+    """Whether any of a figure's studies is there."""
+    place = store or store_of(out, name, size)
+    with suppress(CompletedpError), Store(place, create=False) as opened:  # if there is one yet
+        return bool(opened.studies())
+    return False
 
 
 def stopwatch_of(out: Path, name: str, size: str) -> Path:
@@ -120,9 +152,7 @@ def _written(
     size: str,
     found: Found,
     seconds: float,
-    data: str | None,
-    digest: str | None,
-    model: str | None,
+    trained: Mapping[str, Any],
     device: torch.device,
 ) -> dict[str, Any]:
     cost = figure.cost(size)
@@ -131,9 +161,7 @@ def _written(
         "claim": figure.claim,
         "paper": figure.paper,
         "size": size,
-        "data": "stdlib" if data is None else Path(data).name,
-        "digest": digest,
-        "model": model or "reference",
+        **trained,
         "setting": setting_of(figure, size),
         "findings": [vars(finding) for finding in found.findings],
         **found.summary,

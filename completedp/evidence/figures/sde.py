@@ -171,7 +171,10 @@ class Sde:
         "another"
     )
     paper: str = "Sections 2.2 and 2.3, equations 1 and 2"
-    see: str = "Lines of the rule lie on each other at every batch size, those without it do not."
+    see: str = (
+        "If the claim holds, lines of the rule lie on each other at every batch size, and those "
+        "without it do not."
+    )
     sizes: Mapping[str, SdeSize]
 
     def cost(self, size: str) -> Cost:

@@ -2,7 +2,8 @@
 
 `cpu` reads bytes of the standard library; `gpu` is meant for a BPE of 1,024 tokens, which leaves
 most of a small model's weights in its blocks; `paper` has the paper's base of 50M weights (width
-512, depth 4, 33 tokens a weight). Its batch and context are not in the paper: those are ours.
+512, depth 4, 33 tokens a weight). Its batch, context and vocabulary are not in the paper: those are
+ours, and make it 64M.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from completedp.common.warn import warn
 from completedp.evidence.figures.bowl import (
     Losses,
     Range,
@@ -87,10 +88,21 @@ class Sweep:
         """Train, judge, draw."""
         at = self.sizes[size]
         if lab.model is not None:  # the reference model's parts are not to be changed in another's
-            at = replace(at, lines=tuple(line for line in at.lines if not line.shape))
+            at = self._as_it_is(at)
         measured = measure(lab, at, self.vary)
         lab.check_stable()
         return self.judge(at, measured)
+
+    def _as_it_is(self, at: SweepSize) -> SweepSize:
+        """Without the lines that change the reference model, which is said."""
+        left = [line for line in at.lines if line.shape]
+        if left:
+            parts = ", ".join(dict.fromkeys(name for line in left for name, _ in line.shape))
+            warn(
+                f"{self.name} leaves out the lines that change the reference model's {parts}: "
+                f"{'; '.join(line.name for line in left)}"
+            )
+        return replace(at, lines=tuple(line for line in at.lines if line not in left))
 
     def judge(self, at: SweepSize, measured: Mapping[Curve, Losses]) -> Found:
         """The verdict on measured curves, and the drawing."""

@@ -71,7 +71,10 @@ class TokensLaw:
         "is lower"
     )
     paper: str = "Figure 6"
-    see: str = "The curve of the better rule ends lower."
+    see: str = (
+        "If the claim holds, the floor of the square-root rule, the first number of its law, is "
+        "below that of no rule for tokens."
+    )
     sizes: Mapping[str, LawSize]
 
     def cost(self, size: str) -> Cost:

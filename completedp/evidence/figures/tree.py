@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from completedp.common.progress import Reporter
-from completedp.evidence.figures.lab import Lab
+from completedp.evidence.figures.lab import Lab, ListedStudy
 from completedp.evidence.figures.schedules import (
     AnnealingSize,
     Levels,
@@ -18,8 +19,8 @@ from completedp.evidence.figures.schedules import (
 from completedp.studies.objective import runner_of
 from completedp.training.trials import State, Trial
 
-_NOTED = 256
-"""Nodes to a note."""
+_EVERY = 10.0
+"""Seconds between notes of nodes: what a kill may lose. Ctrl-C and errors lose nothing."""
 _FRESH = 1_000
 """The first seed of those that nothing was chosen by."""
 
@@ -40,53 +41,48 @@ class Tree:
 
     def grown(self) -> dict[Levels, float]:
         """The loss of every node; infinite where training diverged, and below it."""
-        known = self._noted("nodes")
         total = count_nodes(self._at.levels, self._at.intervals)
-        queue = _Stack(self._wanted((), None, known))
-        new: dict[Levels, float] = {}
-        with Reporter(
-            f"{self._lab.name}: intervals", total, len(known), quiet=self._lab.quiet
-        ) as reporter:
+        with _Noted(self._notes, "nodes", every=_EVERY) as noted:
+            known = noted.losses
+            queue = _Stack(self._wanted((), None, known))
             left = total - len(known)
-            for outcome in self._runner.run(queue, self._scale, count=left) if left else ():
-                node = outcome.key
-                for there in [node, *self._below(node)] if outcome.state is None else [node]:
-                    if there not in known:
-                        known[there] = new[there] = outcome.loss
-                if outcome.state is not None:
-                    queue.add(self._wanted(node, outcome.state, known))
-                if len(new) >= _NOTED:
-                    self._note("nodes", new)
-                    new = {}
-                reporter.update(len(known), lambda: "")
-        self._note("nodes", new)
+            with Reporter(
+                f"{self._lab.name}: intervals", total, len(known), quiet=self._lab.quiet
+            ) as reporter:
+                for outcome in self._runner.run(queue, self._scale, count=left) if left else ():
+                    node = outcome.key
+                    for there in [node, *self._below(node)] if outcome.state is None else [node]:
+                        if there not in known:
+                            noted.add(there, outcome.loss)
+                    if outcome.state is not None:
+                        queue.add(self._wanted(node, outcome.state, known))
+                    reporter.update(len(known), lambda: "")
         order = sorted(known, key=lambda levels: (len(levels), levels))
         return {levels: known[levels] for levels in order}
 
     def confirmed(self, schedules: Sequence[Levels]) -> dict[Levels, list[float]]:
         """Losses of whole schedules on fresh seeds."""
-        known = self._noted("fresh")
         keys = [(*levels, _FRESH + seed) for levels in schedules for seed in range(self._at.seeds)]
-        missing = [key for key in keys if key not in known]
-        trials = [self._trial(key[:-1], None, key[-1], key) for key in missing]
-        new: dict[Any, float] = {}
-        steps = sum(trial.length for trial in trials)
-        done = 0
-        with Reporter(
-            f"{self._lab.name}: fresh seeds, trial-steps", steps, quiet=self._lab.quiet
-        ) as reporter:
+        with _Noted(self._notes, "fresh", every=0.0) as noted:
+            known = noted.losses
+            missing = [key for key in keys if key not in known]
+            trials = [self._trial(key[:-1], None, key[-1], key) for key in missing]
+            steps = sum(trial.length for trial in trials)
+            done = 0
+            with Reporter(
+                f"{self._lab.name}: fresh seeds, trial-steps", steps, quiet=self._lab.quiet
+            ) as reporter:
 
-            def progress(more: int) -> None:
-                nonlocal done
-                done += more
-                reporter.update(done, lambda: "")
+                def progress(more: int) -> None:
+                    nonlocal done
+                    done += more
+                    reporter.update(done, lambda: "")
 
-            if trials:
-                for outcome in self._runner.run(
-                    trials, self._scale, count=len(trials), progress=progress
-                ):
-                    known[outcome.key] = new[outcome.key] = outcome.loss
-        self._note("fresh", new)
+                if trials:
+                    for outcome in self._runner.run(
+                        trials, self._scale, count=len(trials), progress=progress
+                    ):
+                        noted.add(outcome.key, outcome.loss)
         return {
             levels: [known[*levels, _FRESH + seed] for seed in range(self._at.seeds)]
             for levels in schedules
@@ -122,23 +118,46 @@ class Tree:
                 yield child
                 yield from self._below(child)
 
-    def _noted(self, what: str) -> dict[Levels, float]:
-        found: dict[Levels, float] = {}
-        number = 0
-        while (note := self._notes.note(f"{what} {number}")) is not None:
-            found |= {tuple(levels): loss for levels, loss in note["losses"]}
-            number += 1
-        return found
 
-    def _note(self, what: str, losses: dict[Any, float]) -> None:
-        if not losses:
-            return
-        number = 0
-        while self._notes.note(f"{what} {number}") is not None:
-            number += 1
-        self._notes.set_note(
-            f"{what} {number}", {"losses": [[list(node), loss] for node, loss in losses.items()]}
-        )
+class _Noted:
+    """Losses that a study's notes have, and those that come while it is entered.
+
+    A note has what came since the one before, so that each is short however many there are.
+    """
+
+    def __init__(self, study: ListedStudy, what: str, *, every: float) -> None:
+        self.losses: dict[Levels, float] = {}
+        self._study, self._what, self._every = study, what, every
+        self._number = 0
+        while (note := study.note(self._key)) is not None:
+            self.losses |= {tuple(levels): loss for levels, loss in note["losses"]}
+            self._number += 1
+        self._new: dict[Levels, float] = {}
+        self._written = time.monotonic()
+
+    def add(self, key: Levels, loss: float) -> None:
+        """Note a loss, now or with those of the next seconds."""
+        self.losses[key] = self._new[key] = loss
+        if time.monotonic() - self._written >= self._every:
+            self._write()
+
+    def __enter__(self) -> _Noted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write()
+
+    @property
+    def _key(self) -> str:
+        return f"{self._what} {self._number}"
+
+    def _write(self) -> None:
+        if self._new:
+            losses = [[list(key), loss] for key, loss in self._new.items()]
+            self._study.set_note(self._key, {"losses": losses})
+            # Only now: what interrupts the writing has it written once more, under the same key.
+            self._new, self._number = {}, self._number + 1
+        self._written = time.monotonic()
 
 
 class _Stack(Iterator[Trial[Any]]):

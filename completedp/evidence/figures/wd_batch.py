@@ -64,7 +64,10 @@ FIGURE = Sweep(
     claim="The best weight decay stays put as the batch grows when decay, learning rate and memory "
     "follow the rule",
     paper="Figure 4",
-    see="With the full rule the best weight decay stays in place as the batch grows.",
+    see=(
+        "If the claim holds, the best weight decay stays in place with the full rule as the batch "
+        "grows."
+    ),
     vary="weight_decay",
     axis="batch",
     limit=0.75,

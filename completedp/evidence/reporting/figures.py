@@ -38,6 +38,8 @@ def figure_part(path: Path, data: Mapping[str, Any]) -> Part:
         size=size,
         data=None if text in (None, "stdlib") else text,
         model=None if model in (None, "reference") else model,
+        loss=data.get("loss"),
+        override=data.get("override"),
         out=str(path.parent),
     )
 
