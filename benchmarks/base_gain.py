@@ -3,11 +3,13 @@
     python benchmarks/base_gain.py OUT --data TOKENS --width 128 --depth 4 --steps 4096
 
 The headline's base is narrow and knows 1,024 tokens. Are one learning rate and one initial scale
-good enough for all modules because of that? The arms are the headline's, and the paper's baseline:
-five global values. All are tuned and chosen at this base alone, then trained on fresh seeds, at the
-base and wherever `--carried` says (`--carried width=2,depth=2,batch=2,tokens=4 --carried-seeds 3`);
-`global` for longer, too, which says what a loss is worth in tokens. Every trial is in
-OUT/base-gain.db; the same command goes on where it stopped. OUT/base-gain.json is what was found.
+good enough for all modules because of that? The arms are the headline's, and that of the paper's
+appendix: five global values. All are tuned and chosen at this base alone, then trained on fresh
+seeds, at the base and wherever `--carried` says (`--carried width=2,depth=2,batch=2,tokens=4
+--carried-seeds 3`); `global` for longer, too, which says what a loss is worth in tokens.
+`--sites`, `--rungs` and `--search-seed` are those of other searches, each in an OUT of its own.
+Every trial is in OUT/base-gain.db; the same command goes on where it stopped. OUT/base-gain.json is
+what was found.
 """
 
 from __future__ import annotations
@@ -43,16 +45,17 @@ def headline(args: argparse.Namespace, vocab: int) -> Headline:
     size = HeadlineSize(
         setting=replace(base, vocab=vocab),
         token_exponent=0.25,  # never used: nothing grows
-        sites=(),
+        sites=tuple(args.sites),
         shared=args.shared,
         trials=args.trials - args.shared,
-        rungs=(),
+        rungs=tuple(args.rungs),
         rung_seeds=4,
         scales=(Ratios(), *args.carried),
         seeds=(args.seeds, *[args.carried_seeds] * len(args.carried)),
         lengths=tuple(args.lengths),
         usual_width=args.usual_width,
         arms=tuple(args.arms),
+        search_seed=args.search_seed,
     )
     return Headline(sizes={args.size: size})
 
@@ -83,6 +86,16 @@ def main() -> None:
         "--usual-width", type=int, default=512, help="where `paper` begins with a std of 0.02"
     )
     parser.add_argument("--carried-seeds", type=int, default=3)
+    parser.add_argument("--search-seed", type=int, default=0, help="another one is another search")
+    for name, words in (("sites", "where trials train, too"), ("rungs", "where arms are chosen")):
+        parser.add_argument(
+            f"--{name}",
+            type=Ratios.parse,
+            nargs="*",
+            default=[],
+            metavar="AXIS=RATIO,...",
+            help=f"{words}, besides the base",
+        )
     parser.add_argument("--slots", type=int)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--no-compile", dest="compile", action="store_false")

@@ -75,17 +75,19 @@ def candidates_table() -> str:
 
 
 def _table(folder: str, searches: Mapping[str, str]) -> str:
-    """By search: what was chosen, its losses at the base and on the last rung, and its gain."""
+    """By search: what was chosen, its losses at the base and on the last rung, its gain, and what
+    the engine recommended, which was not chosen for its loss there."""
     lines = [
-        "| searched | chosen | base | x2, tokens x4 | gain there over its start |",
-        "| --- | --- | --- | --- | --- |",
+        "| searched | chosen | base | x2, tokens x4 | gain there over its start | recommended |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, words in searches.items():
         evidence = _evidence(folder, name)
         base, larger = (rung.of(evidence.chosen or "") for rung in evidence.rungs)
         gain = _mean(evidence.rungs[-1].of("start")) - _mean(larger)
-        losses = f"{_shown(base)} | {_shown(larger)}"
-        lines.append(f"| {words} | {evidence.chosen} | {losses} | {gain:.3f} |")
+        said = evidence.rungs[-1].of(RECOMMENDED) or evidence.rungs[-1].of(FIRST_STAGE)
+        losses = f"{_shown(base)} | {_shown(larger)} | {gain:.3f} | {_shown(said)}"
+        lines.append(f"| {words} | {evidence.chosen} | {losses} |")
     return "\n".join(lines)
 
 

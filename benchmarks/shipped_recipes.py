@@ -80,8 +80,14 @@ def ship(recipe: Recipe) -> Recipe:
         recipe,
         widths={**recipe.widths, **more},
         hyperparameters=replace(recipe.hyperparameters, log2=log2),
-        evidence=replace(with_shared_trials(recipe.evidence), text=TEXT),
+        evidence=replace(with_shared_trials(with_digests(recipe.evidence)), text=TEXT),
     )
+
+
+def with_digests(evidence: Evidence) -> Evidence:
+    """Searches of before each said what it had trained on: all had what the ladder had."""
+    searches = [replace(each, digest=each.digest or evidence.digest) for each in evidence.searches]
+    return replace(evidence, searches=tuple(searches))
 
 
 def lent(recipe: Recipe, types: Iterable[str]) -> dict[str, float]:

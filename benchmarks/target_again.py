@@ -12,15 +12,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import headline_tables
 import measured
 import torch
 
-from completedp.evidence.figures.headline import FIGURE, GLOBAL, MODULE, UNIFORM, Run
+from completedp.evidence.figures.headline import (
+    FIGURE,
+    GLOBAL,
+    MODULE,
+    UNIFORM,
+    Run,
+    times_shown,
+)
 from completedp.lm.shape import Shape
 from completedp.lm.tokens import Manifest
 from completedp.tasks.task import make_task
@@ -47,10 +56,43 @@ def recipe_and_scale(arm: str, target: Ratios) -> tuple[Recipe, Scale]:
 
 def found() -> dict[str, Any]:
     """The losses and speed-ups, as the figure writes its own."""
-    losses = {
-        Run(GLOBAL if arm == LONGER else arm, 0, TIMES if arm == LONGER else 1.0): [*each.values()]
-        for arm, each in json.loads(FOUND.read_text(encoding="utf-8"))["losses"].items()
-    }
+    return _judged(_again())
+
+
+def both() -> dict[str, Any]:
+    """Of these runs and the figure's together: the texts differ, and with them all losses by as
+    much, which is taken out."""
+    row = headline_tables.found()["numbers"]["scales"][-1]
+    first = {_run(arm): each for arm, each in row["losses"].items()}
+    first[_run(LONGER)] = row["longer"][f"{TIMES:g}"]
+    again = _again()
+    apart = statistics.fmean(
+        statistics.fmean(first[run]) - statistics.fmean(again[run]) for run in first
+    )
+    return _judged({run: [*first[run], *(x + apart for x in again[run])] for run in first})
+
+
+def table() -> str:
+    """Markdown: the speed-ups of the figure's runs, of these, and of both."""
+    lines = ["| runs | seeds | over uniform | over global |", "| --- | --- | --- | --- |"]
+    every = {"the figure's": headline_tables.found(), "these": found(), "both": both()}
+    for name, of in every.items():
+        row = of["numbers"]["scales"][-1]
+        cells = [times_shown(row[f"speedup_over_{arm}"]) for arm in (UNIFORM, GLOBAL)]
+        lines.append(f"| {name} | {len(row['losses'][MODULE])} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _again() -> dict[Run, list[float]]:
+    kept = json.loads(FOUND.read_text(encoding="utf-8"))["losses"]
+    return {_run(arm): [*each.values()] for arm, each in kept.items()}
+
+
+def _run(arm: str) -> Run:
+    return Run(GLOBAL, 0, TIMES) if arm == LONGER else Run(arm, 0)
+
+
+def _judged(losses: dict[Run, list[float]]) -> dict[str, Any]:
     seeds = min(map(len, losses.values()))
     at = replace(FIGURE.sizes["gpu"], scales=(TARGET,), seeds=(seeds,), around=())
     return {"numbers": FIGURE.judge(at, losses, {}).numbers}

@@ -64,8 +64,13 @@ def measure(
     variants: Callable[[Recipe], Mapping[tuple[Any, ...], Recipe]],
     first_seed: int,
 ) -> dict[str, Any]:
-    """Train a recipe's variants at the target, and add them to the file."""
+    """Train a recipe's variants at the target, and add them to the file.
+
+    `args.steps`, if there are any, are the base's in place of the recipe's.
+    """
     recipe = Recipe.find(args.recipe)
+    if steps := getattr(args, "steps", None):
+        recipe = replace(recipe, base=replace(recipe.base, tokens=recipe.base.batch * steps))
     scale = recipe.base.times(args.target)
     text = Manifest.load(Path(args.data)).digest()
     about = {"recipe": args.recipe, "text": text, "first_seed": first_seed}

@@ -196,6 +196,19 @@ def test_a_planted_drift_is_found(
     assert found.svg.startswith("<svg")
 
 
+def test_what_moves_and_comes_back_did_not_stay() -> None:
+    """A line that is to stay put is judged where it is furthest from its beginning."""
+    at = replace(AT, lines=AT.lines[:1])
+    curves = {
+        Curve(at.lines[0], factor): measured(
+            lambda octave, seed, place=place: (octave - place - 0.02 * (seed - 1)) ** 2
+        )
+        for factor, place in ((1, 0.0), (2, -0.9), (8, 0.1))
+    }
+    (finding,) = lr_width.FIGURE.judge(at, curves).findings
+    assert (finding.verdict, finding.measured) == ("fail", pytest.approx(0.9))
+
+
 def test_a_drift_at_the_narrow_end_is_the_base_s() -> None:
     """Where a line that should stay does not, its drift without the first factor is told, too."""
     line = AT.lines[0]
@@ -749,8 +762,8 @@ def test_a_stopwatch_counts_what_was_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("exponents", "verdicts"),
     [
-        ((0.5, 0.5), ["pass", "pass", "pass", "pass", "pass"]),
-        ((0.5, 0.1), ["pass", "pass", "fail", "fail", "fail"]),
+        ((0.5, 0.5), ["pass"] * 7),
+        ((0.5, 0.1), ["pass", "pass", "pass", "fail", "fail", "pass", "fail"]),
     ],
 )
 def test_a_planted_exponent_is_found(exponents: tuple[float, ...], verdicts: list[str]) -> None:
@@ -772,7 +785,24 @@ def test_a_planted_exponent_is_found(exponents: tuple[float, ...], verdicts: lis
     for row, exponent in zip(found.numbers["models"], exponents, strict=True):
         assert row["exponent"] == pytest.approx(exponent, abs=0.01)
     cost = 0.1 * (4 * (0.5 - exponents[1])) ** 2
-    assert found.findings[3].measured == pytest.approx(cost, abs=0.01)
+    assert found.findings[4].measured == pytest.approx(cost, abs=0.01)
+
+
+def test_rates_that_fall_by_no_power_are_told() -> None:
+    """Where the best rate falls and comes back no exponent takes it along, and the length that is
+    furthest from the fitted one is what counts."""
+    over = Range(octaves=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0), seeds=3, first=3)
+    tiny = tokens_exponent.FIGURE.sizes["tiny"]
+    at = replace(tiny, over=over, factors=(1, 4, 16), models=tiny.models[:1])
+    curves = {
+        (0, factor): measured(
+            lambda octave, seed, place=place: (octave - place - 0.01 * (seed - 1)) ** 2, over
+        )
+        for factor, place in zip(at.factors, (0.0, -1.5, 0.0), strict=True)
+    }
+    finding = tokens_exponent.FIGURE.judge(at, curves).findings[2]
+    assert finding.verdict == "fail"
+    assert finding.measured == pytest.approx(1.5, abs=0.01)  # the slope of all three is 0
 
 
 def test_searches_are_compared_on_fresh_seeds() -> None:

@@ -256,7 +256,7 @@ def test_a_loss_of_one_s_own_is_not_cut(data: str) -> None:
     ("error", "said"),
     [
         (5_000.0, "critical batch 20,000 +- 5,000 tokens"),
-        (19_000.0, "critical batch not known: 20,000 +- 19,000 tokens"),
+        (19_000.0, "critical batch not known, at least 7,804 tokens (20,000 +- 19,000)"),
         (None, "critical batch not known: 20,000 tokens, measured too few times"),
     ],
 )

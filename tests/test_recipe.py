@@ -43,7 +43,13 @@ EVIDENCE = Evidence(
     chosen="found",
     searches=(
         SearchRecord(
-            study="s", engine="random", space="type", trials=7, seed=3, sites=tuple(SCALES)
+            study="s",
+            engine="random",
+            space="type",
+            trials=7,
+            seed=3,
+            sites=tuple(SCALES),
+            digest="4567cdef0123",
         ),
     ),
     model="reference",

@@ -1,12 +1,14 @@
 """The report: what each path is, a page that nothing can break out of, and what is missing."""
 
 import json
+import lzma
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,19 +17,22 @@ from studies import BASE, make_recipe, make_study, planted, write_tokens
 
 import completedp
 from completedp.cli.report import ReportVerb
-from completedp.evidence.charts import Mark, Series, chart
+from completedp.evidence.charts import DOTS, TOLD, Mark, Series, chart, sample
+from completedp.evidence.hover import without_marks
 from completedp.evidence.report import Report, smaller_svg
-from completedp.evidence.reporting.gather import gather, page_of, sentence, write_report
+from completedp.evidence.reporting import searches
+from completedp.evidence.reporting.gather import LARGEST, gather, page_of, sentence, write_report
 from completedp.evidence.reporting.recipes import global_values, multiplier_map
 from completedp.evidence.reporting.searches import mattered
 from completedp.studies.candidates import MEANINGS
 from completedp.studies.engines import Proposal
 from completedp.studies.spec import StudySpec
-from completedp.studies.store import Store, Study
+from completedp.studies.store import Store, Study, TrialRow
 from completedp.theory.evidence import Rung, Standing
 from completedp.theory.transfer import Transfer
 
 EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 VOID = {"meta", "br", "img", "line", "circle", "rect", "polyline"}
 
 
@@ -231,18 +236,6 @@ def test_a_drawing_that_is_missing_is_said(tmp_path: Path) -> None:
     assert "lr-width.svg is missing" in Page(page_of(parts, "x").html()).text
 
 
-def test_what_was_begun_is_not_finished(tokens: str, tmp_path: Path) -> None:
-    """The store of a figure without its verdict says how many trials are left, and the command."""
-    with Store(str(tmp_path / "lr-width-cpu.db")) as store:
-        planted(make_study(store, tokens, name="sweep"), tokens, [3.0])
-    (part,) = gather([str(tmp_path)])
-    assert (part.title, part.verdict) == ("lr-width", "not finished")
-    assert "1 of 4 trials" in part.found
-    assert part.command == f"completedp figure lr-width --size cpu --out {tmp_path}"
-    figure(tmp_path, "pass")
-    assert [part.verdict for part in gather([str(tmp_path)])] == ["pass"]
-
-
 @pytest.mark.parametrize(
     ("verdicts", "said"),
     [
@@ -256,6 +249,16 @@ def test_the_sentence(tmp_path: Path, verdicts: list[str], said: str) -> None:
     assert sentence(gather([str(tmp_path)])) == said
     run(tmp_path / "run", status=None)
     assert sentence(gather([str(tmp_path)])) == f"{said[:-1]}; 1 is not finished."
+
+
+def test_a_page_of_one_part_begins_with_what_it_found(tmp_path: Path) -> None:
+    """Where there is one part and no claim to judge, its finding is the sentence."""
+    run(tmp_path / "a")
+    run(tmp_path / "b")
+    parts = gather([str(tmp_path)])
+    assert sentence(parts) == "training runs: lowest validation loss 3.2500."
+    make_recipe().save(tmp_path / "best.json")
+    assert sentence(gather([str(tmp_path)])) == "2 parts, measured, with no claim to judge."
 
 
 def test_a_path_is_taken_once(tmp_path: Path) -> None:
@@ -275,6 +278,43 @@ def test_what_is_nothing_known(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_bytes(b"SQLite format 3\0 and nothing")
     assert "x.db" in error_of(gather, [str(tmp_path / "x.db")])
     assert "Name one" in error_of(gather, [])
+
+
+def broken(path: Path, how: str) -> None:
+    """Make a figure's verdict one that cannot be read, or not all of it."""
+    data = json.loads(path.read_text())
+    if how == "cut":
+        path.write_text(path.read_text()[:-20])
+    elif how == "keys":
+        write(path, data | {"findings": [{}]})
+    else:
+        write(path, data | {"numbers": {"curves": [{"line": 1}]}})
+
+
+@pytest.mark.parametrize("how", ["cut", "keys", "numbers"])
+def test_a_broken_file_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """What cannot be read of a folder is named with the reason, on the page and to the user, and
+    all else is shown; where nothing else is, it is an error."""
+    figure(tmp_path, "pass", "pass")
+    bad = figure(tmp_path, "pass", name="lr-depth")
+    broken(bad, how)
+    out = tmp_path / "page.html"
+    assert ReportVerb(paths=(str(tmp_path),), out=str(out)).run() == 0
+    said = capsys.readouterr()
+    page = Page(out.read_text())
+    assert page.open == []
+    for text in (said.err, page.text):
+        assert "lr-depth" in text
+        assert {"cut": "is not a result", "keys": "'claim'", "numbers": "'factor'"}[how] in text
+    assert "lr-width: 2 pass" in said.out
+    assert "It stays 1" in page.text
+    if how != "numbers":
+        assert "All 2 claims hold. Left out: lr-depth.json." in page.text
+    (tmp_path / "lr-width.json").unlink()
+    for path in (bad, tmp_path):
+        assert "lr-depth" in error_of(write_report, [str(path)], out, "x")
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,11 +383,16 @@ def test_what_every_tensor_has_is_what_a_plan_gives_it() -> None:
     assert "residual" not in {name for name, *_ in global_values(make_recipe())}
 
 
-def noted(study: Study, **losses: list[float]) -> None:
-    """A ladder of one rung, as `search best` notes it; the first is chosen."""
-    standings = [Standing(candidate=name.replace("_", " "), losses=x) for name, x in losses.items()]
-    rung = Rung(scale=BASE, standings=standings)
-    study.set_note("best", {"chosen": standings[0].candidate, "rungs": [rung.to_dict()]})
+def noted(study: Study, *rungs: dict[str, list[float]], **losses: list[float]) -> None:
+    """A ladder as `search best` notes it, at the base and then at twice the tokens; the first is
+    chosen."""
+    kept = []
+    for at, found in enumerate((losses, *rungs)):
+        named = [Standing(candidate=n.replace("_", " "), losses=x) for n, x in found.items()]
+        kept.append(Rung(scale=replace(BASE, tokens=BASE.tokens * (1 + at)), standings=named))
+    trials = study.counts()["finished"]
+    best = {"chosen": kept[0].standings[0].candidate, "rungs": [rung.to_dict() for rung in kept]}
+    study.set_note("best", best | {"trials": trials})
 
 
 def test_what_a_search_is_worth_comes_first(tokens: str, tmp_path: Path) -> None:
@@ -368,6 +413,60 @@ def test_what_a_search_is_worth_comes_first(tokens: str, tmp_path: Path) -> None
     assert "recommended (chosen)" in text
     assert "Caution: the base is small or short" in text
     assert f"completedp {completedp.__version__}, 20" in text
+
+
+def history(study_in: Path) -> tuple[str, dict[str, tuple[float, float]]]:
+    """The text of a search's page, and where in its first chart what it says of points is."""
+    html = page_of(gather([str(study_in)]), "x").html()
+    chart = re.findall(r'<div class="wide chart">.*?</svg></div>', html)[0]
+    found = re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="6"><title>([^<]*)<', chart)
+    return Page(html).text, {words: (float(x), float(y)) for x, y, words in found}
+
+
+def test_a_history_has_what_was_recommended_on_fresh_seeds(tokens: str, tmp_path: Path) -> None:
+    """What was recommended is on the history at the trials after which it was, at its mean over
+    fresh seeds; also where more trials came since."""
+    path = tmp_path / "search.db"
+    with Store(str(path)) as store:
+        study = make_study(store, tokens, trials=42)
+        planted(study, tokens, [3 - 0.01 * i for i in range(40)])
+        noted(study, recommended=[2.5, 2.6], recommended_earlier=[2.7, 2.8], start=[3.0, 3.1])
+        planted(study, tokens, [2.0])
+    text, places = history(path)
+    start, earlier, last = (
+        places[words]
+        for words in (
+            "the start: 3.0500 +- 0.0500",
+            "after 20 trials: 2.7500 +- 0.0500",
+            "after 40 trials: 2.5500 +- 0.0500",
+        )
+    )
+    trial = {number: places[f"trial {number}: {3 - 0.01 * number:.4f}"] for number in (19, 39)}
+    assert (earlier[0], last[0]) == (trial[19][0], trial[39][0])
+    assert start[0] == pytest.approx(2 * earlier[0] - last[0], abs=0.2)  # at 0
+    assert start[1] < earlier[1] < last[1]
+    assert earlier[1] == pytest.approx((start[1] * 2 + last[1] * 3) / 5, abs=0.2)
+    assert "means over fresh seeds, bars their standard errors" in text
+    assert "elsewhere" not in text
+
+
+def test_a_history_says_what_was_measured_elsewhere(tokens: str, tmp_path: Path) -> None:
+    """What was recommended earlier and measured on a rung alone is not drawn beside losses of
+    another scale: it is said where it was measured, beside all that was."""
+    path = tmp_path / "search.db"
+    with Store(str(path)) as store:
+        study = make_study(store, tokens, trials=40)
+        planted(study, tokens, [3 - 0.01 * i for i in range(40)])
+        rung = {"recommended": [2.0], "recommended_earlier": [2.25], "start": [2.5]}
+        noted(study, rung, recommended=[2.5, 2.6], start=[3.0, 3.1])
+    text, places = history(path)
+    assert "after 40 trials: 2.5500 +- 0.0500" in places
+    assert not any(words.startswith("after 20 trials") for words in places)
+    where = replace(BASE, tokens=2 * BASE.tokens)
+    told = (
+        f"elsewhere, at {where}: the start 2.5000, after 20 trials 2.2500, after 40 trials 2.0000."
+    )
+    assert told in text
 
 
 @pytest.mark.parametrize("start", [[2.0, 2.0], [float("inf"), 3.0]])
@@ -422,6 +521,115 @@ def test_smaller_drawings_look_the_same() -> None:
     assert smaller_svg(svg) == '<svg><path d="M 1.23 2"/><text>1.23456</text></svg>'
 
 
+def looks(svg: str) -> list[tuple[str, dict[str, str], str]]:
+    """Of each element of a drawing: what it is, how it looks, and its text."""
+    root = ElementTree.fromstring(svg)
+    rules = {name: style for name, style in re.findall(r"\.(s\d+)\{([^}]*)\}", svg)}
+    found = []
+    for each in root.iter():
+        given = dict(each.attrib)
+        given["style"] = rules.get(given.pop("class", ""), given.get("style", ""))
+        if not each.tag.endswith(("style", "metadata", "defs")) and "RDF" not in each.tag:
+            found.append((each.tag, given, (each.text or "").strip()))
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.svg")), ids=lambda path: path.stem)
+def test_smaller_drawings_have_every_element(path: Path) -> None:
+    """A figure's drawing is smaller by a fifth at least, and each of its elements has the same
+    style and text; names that are left out are asked for nowhere."""
+    svg, _ = without_marks(path.read_text())
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    small = smaller_svg(svg)
+    assert len(small) < 0.8 * len(svg)
+    before, after = looks(svg), looks(small)
+    for (tag, given, text), (also, kept, same) in zip(before, after, strict=True):
+        assert (tag, text, given["style"]) == (also, same, kept["style"])
+        assert given.keys() - kept.keys() <= {"id"}
+    names = set(re.findall(r' id="([^"]*)"', small))
+    assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', small)) <= names
+
+
+def test_classes_of_a_drawing_are_left_alone() -> None:
+    """A drawing that has classes gets no others: an element with two would not be drawn."""
+    svg = '<svg><path class="a" style="fill:red"/><path class="a" style="fill:red"/></svg>'
+    assert smaller_svg(svg) == svg
+
+
+def test_many_dots_are_a_sample() -> None:
+    """Of more dots than are drawn the lowest and the last are there, and some of all others."""
+    rng = np.random.default_rng(0)
+    points = [(float(i), float(loss)) for i, loss in enumerate(rng.normal(size=3000))]
+    kept = sample(points, DOTS)
+    assert len(kept) == len(set(kept)) == DOTS
+    assert kept == sorted(kept)
+    assert kept[-DOTS // 4 :] == list(range(3000 - DOTS // 4, 3000))
+    lowest = sorted(range(3000), key=lambda i: points[i][1])
+    assert {*lowest[: DOTS // 4]} <= {*kept}
+    assert max(np.diff(kept)) < 60
+    svg = chart([Series(name="x", points=points, dots=True)], x="", y="")
+    assert svg.count("h0") == DOTS
+    assert svg.count("<title>") == TOLD
+    assert sample(points[:DOTS], DOTS) == list(range(DOTS))
+
+
+def test_a_large_search_is_a_small_page(
+    tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The charts of a search of 3,000 trials are below 100 kB, and say what they leave out."""
+    monkeypatch.setattr(searches, "mattered", lambda points, *_: np.ones(points.shape[1]))
+    rng = np.random.default_rng(0)
+    with Store(str(tmp_path / "search.db")) as store:
+        study = make_study(store, tokens, trials=3000)
+    bounds = StudySpec.from_dict(study.spec).space.bounds
+    rows = [
+        TrialRow(
+            number=i,
+            state="finished",
+            attempt=1,
+            worker="w",
+            seed=2**62 + i,
+            site=0,
+            point=rng.uniform(bounds.low, bounds.high),
+            lease_until=0.0,
+            started_at=float(i),
+            sequence=i,
+            finished_at=i + 1.0,
+            loss=3 + float(rng.exponential()) / (1 + i / 300),
+            status="ok",
+            steps=1,
+            curve=None,
+            result=None,
+        )
+        for i in range(3000)
+    ]
+    monkeypatch.setattr(Study, "trials", lambda *_, **__: rows)
+    html = page_of(gather([str(tmp_path / "search.db")]), "x").html()
+    charts = re.findall(r'<div class="wide chart">.*?</svg></div>', html)
+    assert len(charts) == 5
+    assert sum(map(len, charts)) < 100_000
+    text = Page(html).text
+    said = f"dots {DOTS} are drawn and {TOLD} show their values: of the best, of the newest, and a"
+    assert said in text
+
+
+def test_all_figures_and_two_stores_of_searches_are_one_page_to_send(tmp_path: Path) -> None:
+    """A page of every figure and of eight searches is below the size that the verb warns of; the
+    trials of figures that have their verdicts on it are no parts of their own."""
+    kept = RESULTS.parent.parent / "benchmarks" / "data"
+    paths = [str(RESULTS)]
+    for name in ("stores/search-curves-gpu.db", "headline/headline-gpu.db"):
+        store = tmp_path / Path(name).name
+        store.write_bytes(lzma.decompress((kept / f"{name}.xz").read_bytes()))
+        paths.append(str(store))
+    found = write_report(paths, tmp_path / "page.html", "x")
+    assert found["bytes"] < 0.95 * LARGEST
+    titles = [part["title"] for part in found["parts"]]
+    assert sum(title.startswith("search '") for title in titles) == 8
+    assert len(titles) == len(set(titles))
+    assert found["sentence"].startswith("Of ")
+
+
 def test_a_chart_has_its_points_in_place() -> None:
     """Higher values are further up and right; what is no number is left out; titles are escaped."""
     points = [(1.0, 5.0), (2.0, float("nan")), (4.0, 1.0)]
@@ -431,7 +639,7 @@ def test_a_chart_has_its_points_in_place() -> None:
         y="loss",
         marks=[Mark(name="start", y=3.0, colour=1)],
     )
-    places = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="3"', svg)
+    places = re.findall(r"M([\d.]+),([\d.]+)h0", svg)
     (x1, y1), (x2, y2) = [(float(a), float(b)) for a, b in places]
     assert x1 < x2
     assert y1 < y2  # down the page

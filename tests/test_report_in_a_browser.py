@@ -3,13 +3,21 @@
 pytest -m slow tests/test_report_in_a_browser.py
 """
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from browser import EXECUTABLE, Browser
+from studies import make_recipe, make_study, planted, write_tokens
+from test_report import check, noted, run
 
 from completedp.evidence.reporting.gather import write_report
+from completedp.studies.engines import Proposal
+from completedp.studies.spec import StudySpec
+from completedp.studies.store import Store
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,8 +28,8 @@ WIDTHS = {"desk": 1280, "phone": 390}
 SHOWN = """
 [...document.querySelectorAll('.drawn > *, .chart svg')].map(each => {
   const box = each.getBoundingClientRect();
-  return each.tagName === 'IMG' ? [box.width, box.height, each.naturalWidth]
-                                : [box.width, box.height, 1];
+  const image = each.querySelector('img');
+  return [box.width, box.height, image === null ? 1 : image.naturalWidth];
 })
 """
 LIGHTNESS = """
@@ -34,6 +42,14 @@ CUT = """
   return !each.closest('.wide') && box.right > document.documentElement.clientWidth + 1;
 }).length
 """
+
+UNSEEN = """
+[...document.querySelectorAll('.chart path, .chart polyline')].map(each => {
+  const look = getComputedStyle(each), box = each.getBoundingClientRect();
+  return [look.stroke, look.opacity, box.width + box.height];
+}).filter(([stroke, opacity, size]) => stroke === 'none' || opacity < .1 || size === 0)
+"""
+"""Marks of a chart that have no colour or no size."""
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +66,86 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
-def test_the_page_of_all_figures(browser: Browser, page: Path, width: int, dark: bool) -> None:
+def search(folder: Path) -> None:
+    """A search with more trials than are drawn, of which coordinates mattered, and its recipe."""
+    tokens = write_tokens(folder)
+    with Store(str(folder / "search.db")) as store:
+        study = make_study(store, tokens, trials=600)
+        bounds = StudySpec.from_dict(study.spec).space.bounds
+        rng = np.random.default_rng(0)
+        for i in range(600):
+            point = rng.uniform(bounds.low, bounds.high)
+            here = Proposal(point=point, seed=i)
+            claim = study.claim("w", lambda *_, here=here: here, lease_seconds=60)
+            assert claim is not None
+            loss = 3 + float(np.abs(point[:5]) @ [0.5, 0.4, 0.3, 0.3, 0.2])
+            study.finish(claim, loss=loss, status="ok", steps=1, curve=[])
+        noted(study, recommended=[3.1, 3.2], recommended_earlier=[3.4, 3.5], start=[4.5, 4.6])
+    make_recipe(lr=2.0**-5).save(folder / "best.json")
+
+
+def runs(folder: Path) -> None:
+    """Two training runs, one of them at work."""
+    run(folder / "a")
+    run(folder / "b", status=None, steps=12)
+
+
+def checks(folder: Path) -> None:
+    """A check that failed, with some drawing."""
+    check(folder)
+    shutil.copy(RESULTS / "lr-width.svg", folder / "coordcheck.svg")
+
+
+def partial(folder: Path) -> None:
+    """A figure that was begun."""
+    tokens = write_tokens(folder)
+    with Store(str(folder / "lr-batch-cpu.db")) as store:
+        planted(make_study(store, tokens, name="sweep"), tokens, [3.0])
+
+
+CHARTS = {search: 5, runs: 1, checks: 1, partial: 0}
+"""Each page, and how many charts and drawings it has."""
+
+
+@pytest.fixture(scope="module", params=CHARTS, ids=lambda make: make.__name__)
+def other_page(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "of").mkdir()
+    request.param(folder / "of")
+    write_report([str(folder / "of")], folder / "report.html", "One of them")
+    return folder / "report.html", CHARTS[request.param]
+
+
+def look(browser: Browser, page: Path, charts: int, width: int, dark: bool) -> None:
     """It opens without a complaint or a request, every drawing is seen, nothing is cut off."""
     browser.open(page, width=width, dark=dark)
     assert browser.complaints == []
+    browser.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
     drawings = browser.evaluate(SHOWN)
-    assert len(drawings) == len(list(RESULTS.glob("*.svg")))
+    assert len(drawings) == charts
     for drawn in drawings:
         assert min(drawn) > 0, drawn
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert browser.evaluate(CUT) == 0
     assert (browser.evaluate(LIGHTNESS) < 0.3) == dark
+    unseen = browser.evaluate(UNSEEN)
+    assert unseen == [], unseen
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
+def test_the_page_of_all_figures(browser: Browser, page: Path, width: int, dark: bool) -> None:
+    """The page of every figure is as it should be, at a desk and on a phone, light and dark."""
+    look(browser, page, len(list(RESULTS.glob("*.svg"))), width, dark)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS.keys())
+def test_pages_of_other_things(
+    browser: Browser, other_page: tuple[Path, int], width: int, dark: bool
+) -> None:
+    """So are those of a search with its recipe, of runs, of checks, and of a partial figure."""
+    look(browser, *other_page, width, dark)
 
 
 def test_the_browser_sees_what_is_wrong(browser: Browser, tmp_path: Path) -> None:

@@ -284,7 +284,14 @@ def test_the_best_is_what_wins_on_the_last_rung(
     told = found.recipe.evidence
     assert told is not None
     assert told.searches == (
-        SearchRecord(study="tune", engine="recombine", space="kronecker", trials=11, sites=(BASE,)),
+        SearchRecord(
+            study="tune",
+            engine="recombine",
+            space="kronecker",
+            trials=11,
+            sites=(BASE,),
+            digest=told.digest,
+        ),
     )
     assert (told.chosen, told.rungs) == (RECOMMENDED, tuple(found.rungs))
     assert told.ranges(BASE) == {
@@ -305,6 +312,7 @@ def test_the_best_is_what_wins_on_the_last_rung(
     note = study.get_note("best")
     assert note is not None
     assert (note["chosen"], len(note["rungs"])) == (RECOMMENDED, 3)
+    assert note["trials"] == study.counts()["finished"]
     assert "recommended beats the start by 0.2000 +- 0.0707" in found.lines()
 
 

@@ -197,6 +197,19 @@ def test_parts_of_the_schedule_are_tuned(kind: str) -> None:
     assert make_space(found, kind, tunables=("warmup",)).bounds.start.tolist() == [0.0]
 
 
+def test_all_that_a_schedule_has_is_tuned() -> None:
+    """Where nothing is said, every part of the schedule that a multiplier changes is searched."""
+    for schedule, parts in (
+        (Schedule(), ["warmup", "power"]),
+        (Schedule(final=0.1), ["warmup", "final", "power"]),
+        (Schedule(kind="wsd", final=0.1), ["warmup", "final", "decay", "power"]),
+        (Schedule(kind="constant", warmup=0.0), []),
+    ):
+        space = make_space(replace(RECIPE, schedule=schedule), "global")
+        found = [name for name in space.coordinates if name.startswith("schedule/")]
+        assert found == [f"schedule/{part}" for part in parts]
+
+
 def test_a_schedule_without_the_part_is_one_line() -> None:
     """What no multiplier changes, or a schedule of that kind does not have, cannot be tuned."""
     for tunable, words in (("final", "final is 0"), ("decay", "cosine schedule has no decay")):

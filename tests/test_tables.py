@@ -25,6 +25,7 @@ from completedp.evidence.figures.headline import times_shown
 from completedp.evidence.figures.paper import PLACES
 from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.result import _doubts
+from completedp.theory.horizon import least_batch
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Shift
 from completedp.theory.scale import Ratios
@@ -147,12 +148,18 @@ def test_what_the_readme_says_of_its_picture_was_measured() -> None:
     wide = last["completedp, from x2 on"]
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"moves by {moved['sp']:.1f} octaves without" in said
-    assert f"by {moved['completedp']:.1f} with them, most of it before 128" in said
-    assert f"moves by {abs(wide['drift']):.1f} +- {wide['half']:.1f} octaves from width 128" in said
+    most = {
+        line: max(abs(row["drift"]) for row in written["numbers"]["curves"] if row["line"] == line)
+        for line in moved
+    }
+    assert f"With them it moves by {moved['completedp']:.1f}, and by up to " in said
+    assert f"up to {most['completedp']:.1f} on the way" in said
+    assert f"From width 128 it moves by up to {most[wide['line']]:.1f} with them, and by " in said
+    assert f"by {abs(wide['drift']):.1f} +- {wide['half']:.1f} to 1,024" in said
     assert wide["cost"] < 0.00005  # "costs nothing"
     drifts = {(begins, deepest): (moved, half) for _, begins, deepest, moved, half in depths()}
     moved, half = drifts[8, 32]
-    assert f"from depth 8 over x4 ({moved:.2f} +- {half:.2f} octaves to depth 32)" in said
+    assert f"from depth 8 at x4 ({moved:.2f} +- {half:.2f} octaves to depth 32)" in said
 
 
 def test_what_the_readme_says_of_the_headline_was_measured() -> None:
@@ -160,15 +167,11 @@ def test_what_the_readme_says_of_the_headline_was_measured() -> None:
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     base, *_, target = headline_tables.found()["numbers"]["scales"]
     assert f"to {target['flops_ratio']:.0f} times the FLOP" in said
+    of_both = target_again.both()["numbers"]["scales"][0]
     for arm, form in (("global", "need {} times the tokens"), ("uniform", "they need {} times.")):
-        gain = target[f"speedup_over_{arm}"]
-        shown = f"{gain['speedup']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}]"
-        assert form.format(shown) in said
+        assert form.format(times_shown(of_both[f"speedup_over_{arm}"])) in said
     two = [f"{base[f'speedup_over_{arm}']['speedup']:.2f}" for arm in ("global", "uniform")]
     assert f"At the base the two are {' and '.join(two)}." in said
-    (again,) = target_again.found()["numbers"]["scales"]
-    both = [times_shown(again[f"speedup_over_{arm}"]) for arm in ("global", "uniform")]
-    assert f"other tokens of that text it is {' and '.join(both)} times at the target" in said
 
 
 def test_what_a_failing_check_says_of_one_seed_was_measured() -> None:
@@ -203,3 +206,13 @@ def test_what_the_readme_says_of_adamw_was_measured() -> None:
     times = sorted(ratio["completedp_over_one_group"] for ratio in ratios)
     said = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"takes {times[0]:.2f} to {times[-1]:.2f} of the time of torch's with one" in said
+
+
+def test_what_is_said_of_the_critical_batch_was_measured() -> None:
+    """The page on horizons has the numbers of the run that is kept."""
+    kept = json.loads((ROOT / "benchmarks/data/critical-batch.json").read_text(encoding="utf-8"))
+    batch, error = kept["critical_batch"], kept["critical_batch_error"]
+    said = " ".join((ROOT / "docs/horizon.md").read_text(encoding="utf-8").split())
+    assert f"it is {batch / 1e6:.0f} million tokens +- {error / 1e6:.0f} million" in said
+    assert f"at least {least_batch(batch, error) / 1e6:.0f} million" in said
+    assert f"Plain gradients have {kept['noise_scale'] / 1e3:.0f} thousand" in said

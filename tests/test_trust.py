@@ -20,6 +20,7 @@ from completedp.apply.plan import make_plan as plan_quietly
 from completedp.cli.recipe import ChangeVerb
 from completedp.theory.evidence import Evidence, Rung, Standing
 from completedp.theory.recipe import Recipe
+from completedp.theory.recipe_page import recipe_page
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios, Scale
 from completedp.theory.timescale import base_timescales, matrix_range, timescale
@@ -465,6 +466,17 @@ def test_what_ships_is_what_was_found(name: str) -> None:
     assert ships.evidence is not None
     assert ships.evidence.searches == found.evidence.searches
     assert ships.evidence.chosen == "beta_rule=keep"
+
+
+def test_a_search_on_other_data_than_the_ladder_s_is_said() -> None:
+    """A recipe's page says which searches trained on other data than what was checked."""
+    recipe = Recipe.default()
+    assert recipe.evidence is not None
+    said = " ".join(recipe_page("default", recipe).split())
+    assert said.count("on other data (digest cc9775ef)") == len(recipe.evidence.searches)
+    same = [replace(each, digest=recipe.evidence.digest) for each in recipe.evidence.searches]
+    evidence = replace(recipe.evidence, searches=tuple(same))
+    assert "other data" not in recipe_page("default", replace(recipe, evidence=evidence))
 
 
 def test_the_defaults_gate_has_what_a_plan_would_lend_it() -> None:

@@ -35,6 +35,8 @@ class ReportVerb(Verb):
         from completedp.evidence.reporting.gather import LARGEST, write_report
 
         found = write_report(self.paths, Path(self.out), self.title)
+        for why in found["left_out"]:
+            print(f"left out: {why}", file=sys.stderr)
         if self.json:
             print_json(found)
             return 0

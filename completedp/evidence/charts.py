@@ -14,8 +14,10 @@ _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 46
 _MOST = 400
 """Points of a line that are drawn; more would not be seen."""
-_HOVERED = 60
-"""Points of a line that tell their values."""
+DOTS, TOLD = 400, 60
+"""Dots of a series that are drawn, and points of any that tell their values."""
+_LAYERS = 3
+"""Dots are in so many layers, so that it is darker where they are many."""
 _COLOURS = 6
 _LINE = 20
 """Height of a row of the legend."""
@@ -30,6 +32,8 @@ class Series:
     dots: bool = False
     titles: Sequence[str] = ()
     """What each point says under the pointer; its values, where it is not given."""
+    errors: Sequence[float] = ()
+    """Of few points, which are not joined: half the length of the bar that each has."""
     colour: int = 0
 
 
@@ -57,6 +61,8 @@ def chart(
         return ""
     xs = [p[0] for each in series for p in each.points]
     ys = [p[1] for each in series for p in each.points] + [mark.y for mark in marks]
+    bars = [(p, e) for each in series for p, e in zip(each.points, each.errors, strict=False)]
+    ys += [p[1] + way * error for p, error in bars for way in (-1, 1)]
     low, high = span_y or _widened(min(ys), max(ys))
     across, down = _widened(min(xs), max(xs), 0.02), (low, high)
 
@@ -71,7 +77,7 @@ def chart(
         if low <= mark.y <= high:
             parts.append(_mark(mark, place, across))
     parts += [_drawn(each, place, (low, high)) for each in series]
-    legend = [(each.name, each.colour, each.dots) for each in series]
+    legend = [(each.name, each.colour, each.dots or bool(each.errors)) for each in series]
     legend += [(mark.name, mark.colour, False) for mark in marks]
     rows, legend_text = _legend(legend)
     whole = _HEIGHT + rows * _LINE
@@ -82,22 +88,41 @@ def chart(
     )
 
 
+def sample(points: Sequence[tuple[float, float]], most: int) -> list[int]:
+    """Which points to keep of many: the lowest, the last, and some of the others, in order.
+
+    >>> sample([(0, 1), (1, 9), (2, 9), (3, 9), (4, 9), (5, 9), (6, 9), (7, 9)], 4)
+    [0, 1, 3, 7]
+    """
+    if len(points) <= most:
+        return list(range(len(points)))
+    lowest = sorted(range(len(points)), key=lambda i: points[i][1])[: most // 4]
+    kept = {*lowest, *range(len(points) - most // 4, len(points))}
+    others = [i for i in range(len(points)) if i not in kept]
+    every = len(others) / (most - len(kept))
+    return sorted(kept | {others[int(i * every)] for i in range(most - len(kept))})
+
+
 def _drawable(series: Series) -> Series:
-    """Without what has no place; a long line thinned."""
+    """Without what has no place; thinned where there are many."""
     titles = series.titles or [f"{series.name}: {a:.6g}, {b:.5g}" for a, b in series.points]
+    errors = series.errors or [0.0] * len(titles)
     kept = [
-        (point, title)
-        for point, title in zip(series.points, titles, strict=True)
-        if all(map(math.isfinite, point))
+        each
+        for each in zip(series.points, titles, errors, strict=True)
+        if all(map(math.isfinite, each[0]))
     ]
-    every = max(1, math.ceil(len(kept) / (_MOST if not series.dots else 4 * _MOST)))
-    thinned = kept[::every]
-    if kept and not series.dots and thinned[-1] is not kept[-1]:
-        thinned.append(kept[-1])
+    if series.dots:
+        thinned = [kept[i] for i in sample([point for point, *_ in kept], DOTS)]
+    else:
+        thinned = kept[:: max(1, math.ceil(len(kept) / _MOST))]
+        if kept and thinned[-1] is not kept[-1]:
+            thinned.append(kept[-1])
     return replace(
         series,
-        points=[point for point, _ in thinned],
-        titles=[title for _, title in thinned],
+        points=[point for point, *_ in thinned],
+        titles=[title for _, title, _ in thinned],
+        errors=[error for *_, error in thinned] if series.errors else (),
     )
 
 
@@ -107,24 +132,50 @@ Place = Callable[[tuple[float, float]], tuple[float, float]]
 def _drawn(series: Series, place: Place, span: tuple[float, float]) -> str:
     colour = f"var(--c{series.colour % _COLOURS})"
     inside = [
-        (place(point), title)
+        (point, title)
         for point, title in zip(series.points, series.titles, strict=True)
         if span[0] <= point[1] <= span[1]
     ]
-    if series.dots:
-        return "".join(
-            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" style="fill:{colour};opacity:.55">'
-            f"<title>{escape(title)}</title></circle>"
-            for (a, b), title in inside
-        )
-    line = " ".join(f"{a:.1f},{b:.1f}" for (a, b), _ in inside)
-    parts = [f'<polyline points="{line}" style="fill:none;stroke:{colour};stroke-width:1.8"/>']
-    for (a, b), title in inside[:: max(1, math.ceil(len(inside) / _HOVERED))]:
+    if not inside:
+        return ""
+    places = [place(point) for point, _ in inside]
+    if series.dots:  # a path of strokes of no length: a circle each would be four times as long
+        told = sample([point for point, _ in inside], TOLD)
+        layers = [places[i::_LAYERS] for i in range(_LAYERS)]
+        parts = [
+            f'<path d="{"".join(f"M{_at(at)}h0" for at in layer)}" style="stroke:{colour};'
+            'stroke-width:6;stroke-linecap:round;opacity:.5"/>'
+            for layer in layers
+            if layer
+        ]
+    else:
+        told = list(range(0, len(inside), math.ceil(len(inside) / TOLD)))
+        line = " ".join(map(_at, places))
+        parts = [f'<polyline points="{line}" style="fill:none;stroke:{colour};stroke-width:1.8"/>']
+        if series.errors:
+            parts = _bars(series, place, colour)
+    spots = "".join(
+        f'<circle cx="{places[i][0]:.1f}" cy="{places[i][1]:.1f}" r="6">'
+        f"<title>{escape(inside[i][1])}</title></circle>"
+        for i in told
+    )
+    return f'{"".join(parts)}<g style="fill:transparent">{spots}</g>'
+
+
+def _bars(series: Series, place: Place, colour: str) -> list[str]:
+    """A dot and its error at every point."""
+    parts = []
+    for (x, y), error in zip(series.points, series.errors, strict=True):
+        (across, middle), (_, top), (_, end) = (place((x, y + way * error)) for way in (0, 1, -1))
         parts.append(
-            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="6" style="fill:transparent">'
-            f"<title>{escape(title)}</title></circle>"
+            f'<circle cx="{across:.1f}" cy="{middle:.1f}" r="4.5" style="fill:{colour}"/>'
+            f'<path d="M{across:.1f},{top:.1f}V{end:.1f}" style="stroke:{colour};stroke-width:2"/>'
         )
-    return "".join(parts)
+    return parts
+
+
+def _at(place: tuple[float, float]) -> str:
+    return f"{place[0]:.1f},{place[1]:.1f}"
 
 
 def _mark(mark: Mark, place: Place, across: tuple[float, float]) -> str:

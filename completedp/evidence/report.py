@@ -8,7 +8,8 @@ which a browser runs nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -87,7 +88,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
   .over, .over img { min-width: min(60rem, var(--own, 60rem)); } }
 @media (max-width: 46rem) { .stacked tr, .stacked td { display: block; border: 0; padding: 0; }
   .stacked tr { padding: .8rem 0; border-bottom: 1px solid var(--line); }
-  .stacked th { display: none; } .stacked td { margin: .15rem 0; }
+  .stacked tr:first-child { display: none; } .stacked td { margin: .15rem 0; }
   .with-paper td:nth-child(3):not(:empty)::before { content: "In the paper: "; font-weight: 600; } }
 @media print { .wide { overflow: visible; } details { display: block; } }
 """.strip()
@@ -99,6 +100,7 @@ _CLASSES = {
     "diverged": "fail",
     "not settled": "open",
     "not finished": "open",
+    "left out": "fail",
 }
 
 
@@ -234,6 +236,15 @@ class Report:
         """The end of what `fold` began."""
         self._parts.append("</details>")
 
+    def wholly(self, write: Callable[[Report], None]) -> None:
+        """What `write` adds; nothing of it where it raises, which might leave a tag open."""
+        before = len(self._parts)
+        try:
+            write(self)
+        except BaseException:
+            del self._parts[before:]
+            raise
+
     def html(self) -> str:
         """The page."""
         body = "\n".join(self._parts)
@@ -252,7 +263,8 @@ class Report:
 
 
 def smaller_svg(svg: str) -> str:
-    """The same drawing in fewer bytes: coordinates to a hundredth, no comments or metadata."""
+    """The same drawing in fewer bytes: coordinates to a hundredth, each style once, no names that
+    nothing asks for, no comments or metadata."""
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<\?xml[^>]*\?>|<!DOCTYPE[^>]*>", "", svg)
 
@@ -260,7 +272,36 @@ def smaller_svg(svg: str) -> str:
         return re.sub(r"(\.\d\d)\d+", r"\1", found.group())
 
     svg = re.sub(r'(?<= d=")[^"]*|(?<= [xy]=")[^"]*', rounded, svg)
-    return re.sub(r">\s+<", "><", svg).strip()
+    asked_for = set(re.findall(r"#([^\s\"')]+)", svg))
+
+    def without_name(tag: re.Match[str]) -> str:
+        found = re.search(r' id="([^"]*)"', tag.group())
+        unasked = found is not None and found[1] not in asked_for
+        return tag.group().replace(found[0], "", 1) if found and unasked else tag.group()
+
+    svg = re.sub(_TAG, without_name, svg)
+    return re.sub(r">\s+<", "><", _each_style_once(svg)).strip()
+
+
+_TAG = r"<[^<>]+>"
+
+
+def _each_style_once(svg: str) -> str:
+    """Styles that several elements have, as classes."""
+    if ' class="' in svg:  # which are somebody's own
+        return svg
+    counts = Counter(re.findall(r' style="([^"]*)"', svg))
+    names = {style: f"s{i}" for i, (style, n) in enumerate(counts.items()) if n > 1}
+
+    def classed(tag: re.Match[str]) -> str:
+        found = re.search(r' style="([^"]*)"', tag.group())
+        if found is None or found[1] not in names:
+            return tag.group()
+        return tag.group().replace(found[0], f' class="{names[found[1]]}"', 1)
+
+    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
+    svg = re.sub(_TAG, classed, svg)
+    return re.sub(r"<svg[^<>]*>", rf"\g<0><style>{rules}</style>", svg, count=1) if names else svg
 
 
 def _own_width(svg: str) -> str:

@@ -64,7 +64,7 @@ class StudyConfig(BaseConfig):
     tunables: tuple[str, ...] | None = None
     """What is tuned: hyperparameters, warmup, final and power of the schedule, or single
     coordinates such as lr/type/qkv, residual/depth/3. All that the recipe's optimizers have,
-    init_std, residual, warmup and power, if not given."""
+    init_std, residual, and all of the schedule but a final of 0, if not given."""
     reach: float = REACH
     """Octaves a coordinate may go from its start."""
     target: tuple[str, ...] = ()

@@ -174,6 +174,7 @@ def _evidence(
         trials=trials,
         seed=spec.seed,
         sites=tuple(site.scale for site in spec.sites),
+        digest=task.data.digest,
     )
     parameters = sum(p.numel() for p in task.blank(recipe.base).parameters())
     ratio = recipe.base.tokens / parameters if task.data.counted == "tokens" else None
@@ -278,7 +279,11 @@ def best(
         rungs=climbed,
         counted=counted,
     )
-    note = {"chosen": result.chosen, "rungs": [rung.to_dict() for rung in climbed]}
+    note = {
+        "chosen": result.chosen,
+        "rungs": [rung.to_dict() for rung in climbed],
+        "trials": trials,
+    }
     try:
         study.set_note("best", note)
     except CompletedpError as error:  # what was measured is not to be lost for that

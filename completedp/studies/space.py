@@ -52,8 +52,6 @@ SCHEDULED = ("warmup", "final", "decay", "power")
 """Parts of the schedule that can be tuned, multiplied like any value; fractions are at most 1."""
 _HAVE = {"final": ("cosine", "wsd"), "decay": ("wsd",), "power": ("cosine", "wsd")}
 """The kinds of schedule that these parts change."""
-_USUAL = ("warmup", "power")
-"""The parts that are tuned where nothing is said; a final rate of 0 has no multiplier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +94,7 @@ def make_space(
     check_one_of("space", kind, KINDS)
     known = tunables_of(recipe.rules.optimizers)
     if tunables is None:
-        tunables = known if kind == "paper" else (*known, *_usual_parts(recipe.schedule))
+        tunables = known if kind == "paper" else (*known, *_parts(recipe.schedule))
     for tunable in tunables:
         if "/" in tunable:
             check_coordinates(recipe, [tunable])
@@ -173,9 +171,10 @@ def _in_blocks(name: str) -> bool:
     return name in BRANCHES or MODULE_TYPES[name].in_blocks
 
 
-def _usual_parts(schedule: Schedule) -> list[str]:
-    """The usual parts that a schedule has, and that a multiplier changes."""
-    have = (name for name in _USUAL if schedule.kind in _HAVE.get(name, (schedule.kind,)))
+def _parts(schedule: Schedule) -> list[str]:
+    """What is tuned of a schedule where nothing is said: all that it has, and that a multiplier
+    changes, which a final rate of 0 is not."""
+    have = (name for name in SCHEDULED if schedule.kind in _HAVE.get(name, (schedule.kind,)))
     return [name for name in have if getattr(schedule, name) > 0]
 
 

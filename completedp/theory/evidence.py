@@ -116,13 +116,16 @@ class SearchRecord:
     """Of the engine."""
     sites: tuple[Scale, ...] = ()
     """Where trials trained; the first is the base."""
+    digest: str | None = None
+    """Of the data that they trained on; the ladder's may be others."""
 
     def __post_init__(self) -> None:
         check_number("trials", self.trials, low=0)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return vars(self) | {"sites": [scale.to_dict() for scale in self.sites]}
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        return known | {"sites": [scale.to_dict() for scale in self.sites]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +280,7 @@ def _standing(where: str, data: Any) -> Standing:
 
 
 def _search(where: str, data: Any) -> SearchRecord:
-    given = checked(SearchRecord, where, data, sites=list)
+    given = checked(SearchRecord, where, data, sites=list, digest=(str, type(None)))
     sites = [_scale(f"{where}.sites[{i}]", each) for i, each in enumerate(given.pop("sites", []))]
     with _said_of(where):
         return SearchRecord(**given, sites=tuple(sites))

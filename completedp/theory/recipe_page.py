@@ -249,6 +249,8 @@ def _evidence(recipe: Recipe) -> list[str]:
     lines = ["evidence:", *_item("checked", _checked(recipe))]
     for search in evidence.searches:
         sites = f", at {len(search.sites)} scales" if len(search.sites) > 1 else ""
+        if search.digest and search.digest != evidence.digest:
+            sites += f", on other data (digest {search.digest:.8})"
         lines += _item(
             "search",
             f"{search.study}: {search.trials:,} trials by {search.engine} in {search.space}, "

@@ -77,6 +77,12 @@ def judged(
     return Finding(claim=claim, measured=measured, low=low, high=high, unit=unit, verdict=verdict)
 
 
+def worst(findings: Iterable[Finding]) -> Finding:
+    """What speaks most against a claim that all of these have to bear out."""
+    order = (PASS, OPEN, FAIL)
+    return max(findings, key=lambda found: (order.index(found.verdict), found.measured or 0.0))
+
+
 def size_of_change(change: float, half: float) -> tuple[float, float]:
     """The interval of a change's size, given that of the change: |x| of all x within."""
     low, high = change - half, change + half

@@ -12,6 +12,7 @@ import numpy as np
 
 from completedp.common.errors import CompletedpError
 from completedp.evidence.figures.figure import TINY, Setting, all_diverged
+from completedp.evidence.figures.noted import OfFigure, note_figure
 from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
@@ -117,6 +118,12 @@ class Lab:
         if losses and not any(map(math.isfinite, losses)):
             raise all_diverged(self.name, len(losses))
 
+    def opened(self, name: str, spec: StudySpec) -> Study:
+        """A study of the figure, new or to go on with, which says what it is of."""
+        study = open_study(self.store, name, spec)
+        note_figure(study, OfFigure(name=self.name, size=self.size))
+        return study
+
     def listed(
         self, name: str, task: Task, recipe: Recipe, coordinates: Sequence[str]
     ) -> ListedStudy:
@@ -142,6 +149,7 @@ class Lab:
         sites: Sequence[Scale] = (),
         targets: Sequence[Scale] = (),
         engine: str = DEFAULT_ENGINE,
+        seed: int = 0,
     ) -> FinishedSearch:
         """A search from a recipe, worked on until its trials are finished."""
         spec = search_spec(
@@ -153,11 +161,11 @@ class Lab:
             reach=REACH,
             targets=targets,
             engine=engine,
-            seed=0,
+            seed=seed,
             stop_early=False,
             sites=sites,
         )
-        study = open_study(self.store, name, spec)
+        study = self.opened(name, spec)
         # Of the study's own spec, whose fitted values another machine may have rounded otherwise.
         objective = Objective(StudySpec.from_dict(study.spec), task, self.options)
         counts = study.counts()
@@ -222,7 +230,7 @@ class ListedStudy:
     ) -> None:
         self._lab, self.recipe, self.task = lab, recipe, task
         self._spec = listed_spec(task, recipe, coordinates)
-        self._study: Study = open_study(lab.store, name, self._spec)
+        self._study: Study = lab.opened(name, self._spec)
         self._objective = Objective(self._spec, task, lab.options, self._study)
 
     def note(self, key: str) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ from completedp.evidence.figures.figure import (
     judged,
     same_training,
     size_of_change,
+    worst,
 )
 from completedp.evidence.figures.lines import (
     STAYS,
@@ -132,20 +133,24 @@ class Sweep:
         )
 
     def _finding(self, line: Line, rows: Sequence[Row]) -> Finding:
-        last = rows[-1]
-        over = f"over x{last.factor} in {self.axis}"
-        size = interval = None
-        if last.drift is not None and last.half is not None:
-            size, interval = abs(last.drift), size_of_change(last.drift, last.half)
+        """What stays has to at every factor: it fails with one, and the one that says most is
+        told. What moves has to by the last."""
+        last = rows[-1].factor
         if line.expects == STAYS:
             claim = f"{line.name}: the best {words(self.vary)} moves by at most {self.limit:g}"
-            return judged(
-                f"{claim} octaves {over}", size, interval, unit="octaves", at_most=self.limit
-            )
+            claim += f" octaves up to x{last} in {self.axis}"
+            every = [_judged(claim, row, at_most=self.limit) for row in rows[1:]]
+            return worst(every)
         claim = f"{line.name}: the best {words(self.vary)} moves by more than {self.limit:g}"
-        return judged(
-            f"{claim} octaves {over}", size, interval, unit="octaves", at_least=self.limit
-        )
+        claim += f" octaves over x{last} in {self.axis}"
+        return _judged(claim, rows[-1], at_least=self.limit)
+
+
+def _judged(claim: str, row: Row, **limits: float) -> Finding:
+    size = interval = None
+    if row.drift is not None and row.half is not None:
+        size, interval = abs(row.drift), size_of_change(row.drift, row.half)
+    return judged(claim, size, interval, unit="octaves", **limits)
 
 
 def _since(factor: int, row: Mapping[str, Any]) -> str:

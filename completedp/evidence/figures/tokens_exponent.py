@@ -4,13 +4,13 @@ The paper has 1/2. Here the best learning rate is measured at several lengths of
 models of several sizes, and the power is fitted with its uncertainty (exponents.py). A learning
 rate at a longer horizon is reached by the exponent that takes the base's best rate there, so that
 betas, eps and decay are those of a plan with that exponent. What 1/2 costs at the longest is told
-besides, as a bowl is flat at its bottom.
+besides, as a bowl is flat at its bottom, and how far the best rates are from the fitted power.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,16 @@ import numpy as np
 from completedp.evidence.exponents import CANDIDATES, MIDDLE, Fit, Size, fit_exponent, reached
 from completedp.evidence.figures.bowl import Losses, Range, bottom, next_points, planned_octaves
 from completedp.evidence.figures.drawing import BLUE, GREY, canvas, factors_axis, finish, shades
-from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
+from completedp.evidence.figures.figure import (
+    Finding,
+    Found,
+    Setting,
+    judged,
+    size_of_change,
+    spread,
+    student,
+    worst,
+)
 from completedp.evidence.figures.settings import PAPER, setting
 from completedp.studies.cells import Wanted
 from completedp.studies.spec import Site
@@ -35,6 +44,8 @@ NEAR = 0.1
 """An exponent this near to the printed one counts as it."""
 ALLOWED = 0.01
 """Nats that the printed exponent may cost at the longest and still be as good."""
+LEFT = 0.5
+"""Octaves that a fitted exponent may leave of the drift."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +186,23 @@ def _findings(name: str, fit: Fit) -> list[Finding]:
     around = None if lost is None or sure is None else (lost - sure, lost + sure)
     claim = f"{name}: at x{fit.largest.factor:g} tokens 1/2 costs at most {ALLOWED:g} nats"
     found.append(judged(claim, lost, around, unit="nats", at_most=ALLOWED))
-    return found
+    return [*found, worst(_drifts(name, fit))]
+
+
+def _drifts(name: str, fit: Fit) -> Iterator[Finding]:
+    """How far the best rate is, at each length, from where the fitted exponent takes the base's."""
+    claim = f"{name}: by the fitted exponent the best rate moves by at most {LEFT:g} octaves"
+    claim += f" up to x{fit.largest.factor:g} in tokens"
+    base = fit.optima[0]
+    for size, best in zip(fit.sizes[1:], fit.optima[1:], strict=True):
+        drift = interval = None
+        if fit.exponent is not None and base.octaves and best.octaves:
+            drift = best.octaves[0] - base.octaves[0] + fit.exponent * math.log2(size.factor)
+            if base.errors and best.errors:
+                half = spread([base.errors[0], best.errors[0]], size.losses.shape[1])
+                interval = size_of_change(drift, half)
+            drift = abs(drift)
+        yield judged(claim, drift, interval, unit="octaves", at_most=LEFT)
 
 
 def _agreement(one: Fit, other: Fit) -> Finding:

@@ -66,20 +66,8 @@ def figure_part(path: Path, data: Mapping[str, Any]) -> Part:
         outcomes=outcomes,
         found=_counted(outcomes),
         command=made,
+        size=size,
         body=body,
-    )
-
-
-def unfinished_figure(path: Path, name: str, size: str, trials: str, typed: str | None) -> Part:
-    """A figure whose store is there and whose verdict is not."""
-    outcome = Outcome(claim=f"{name} at size {size}", measured=trials, verdict="not finished")
-    return Part(
-        title=name,
-        says="This figure was begun and not finished: the command below goes on with it.",
-        outcomes=[outcome],
-        found=trials,
-        command=typed or command("figure", name, size=size, out=str(path.parent)),
-        body=lambda report: None,
     )
 
 

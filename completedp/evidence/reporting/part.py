@@ -15,7 +15,9 @@ from completedp.theory.evidence import Rung
 
 PASS, FAIL, OPEN = "pass", "fail", "not settled"
 MEASURED, UNFINISHED = "measured", "not finished"
-_WORST = (FAIL, UNFINISHED, OPEN, PASS)
+LEFT_OUT = "left out"
+"""Of what cannot be read."""
+_WORST = (LEFT_OUT, FAIL, UNFINISHED, OPEN, PASS)
 LONGEST = 12
 """Rows of a table that are shown without being asked for."""
 
@@ -49,6 +51,8 @@ class Part:
     """What was found, in a few words, for the summary."""
     command: str | None = None
     """What made it."""
+    size: str = ""
+    """Of a figure: at which size."""
 
     @property
     def verdict(self) -> str:
@@ -57,7 +61,7 @@ class Part:
         return next((word for word in _WORST if word in words), MEASURED)
 
 
-DATA = "DATA"
+DATA, STORE = "DATA", "STORE"
 """For the reader to fill in: a study knows its data by their digest, and not where they are."""
 
 

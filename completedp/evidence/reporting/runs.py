@@ -156,7 +156,7 @@ def _row(run: Run) -> list[object]:
     return [
         run.name,
         chip({"ok": "ended", "diverged": "diverged"}.get(run.status, UNFINISHED)),
-        f"{result.get('steps', last):,}{of}",
+        f"{result.get('steps', last):,}{of}".replace(" ", "\u00a0"),
         *(_loss(result.get(name)) for name in ("train_loss", "valid_loss", "valid_bits_per_byte")),
         result.get("parameters", ""),
         _critical_batch(result),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from completedp.common.progress import duration
-from completedp.evidence.charts import Mark, Series, chart
+from completedp.evidence.charts import DOTS, TOLD, Mark, Series, chart, sample
 from completedp.evidence.report import Report, bar
 from completedp.evidence.reporting.part import (
     DATA,
@@ -21,7 +21,7 @@ from completedp.evidence.reporting.part import (
     number,
     unless,
 )
-from completedp.studies.candidates import FIRST_STAGE
+from completedp.studies.candidates import EARLIER, FIRST_STAGE, RECOMMENDED
 from completedp.studies.cells import NAME as CELLS
 from completedp.studies.ladder import START
 from completedp.studies.run import gain_over_start
@@ -30,7 +30,7 @@ from completedp.studies.spent import device_seconds
 from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.store import Study, TrialRow
 from completedp.studies.typed import noted_command
-from completedp.theory.evidence import Rung, shown_loss
+from completedp.theory.evidence import Rung, Standing, shown_loss
 from completedp.theory.trust import LARGER, small_base
 
 SHOWN, _SLICES = 12, 4
@@ -95,8 +95,9 @@ def search_part(study: Study, store: str) -> Part:
         parsed = StudySpec.from_dict(spec)
         for line in small_base(parsed.recipe.base, LARGER):
             report.paragraph(f"Caution: {line}.")
+        places = _places(note, counts["finished"], len(spec["sites"]))
         for site, where in enumerate(spec["sites"]):
-            _history(report, [row for row in rows if row.site == site], where, note)
+            _history(report, [row for row in rows if row.site == site], where, note, places)
         _ladder(report, note)
         _coordinates(report, parsed, [row for row in rows if row.site == 0])
 
@@ -172,60 +173,138 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return ranks - ranks.mean()
 
 
-def _history(report: Report, rows: Sequence[TrialRow], site: Mapping[str, Any], note: Any) -> None:
+Places = Mapping[str, tuple[int, str]]
+
+
+def _places(note: Any, finished: int, sites: int) -> Places:
+    """The candidates that a search recommended on its way: after how many trials, and in words."""
+    trials = int((note or {}).get("trials", finished))  # which older notes do not say
+    after = {FIRST_STAGE: first_trials(sites), EARLIER: trials // 2, RECOMMENDED: trials}
+    words = {name: (count, f"after {count:,} trials") for name, count in after.items()}
+    return {START: (0, "the start"), **words}
+
+
+def _history(
+    report: Report,
+    rows: Sequence[TrialRow],
+    site: Mapping[str, Any],
+    note: Any,
+    places: Places,
+) -> None:
     whole = [row for row in rows if row.status == "ok" and number(row.loss) is not None]
     if not whole:
         report.paragraph("No trial has ended well there yet.", "quiet")
         return
     losses = [float(row.loss or 0.0) for row in whole]
-    places = [float((row.sequence or 0) + 1) for row in whole]
-    best = np.minimum.accumulate(losses).tolist()
-    titles = [
-        f"trial {row.number}, seed {row.seed}: {loss:.4f}"
-        for row, loss in zip(whole, losses, strict=True)
-    ]
+    numbers = [float((row.sequence or 0) + 1) for row in whole]
+    titles = [f"trial {row.number}: {row.loss:.4f}" for row in whole]
     scale = site["scale"]
     report.heading("Trials at " + ", ".join(f"{k} {v:,}" for k, v in scale.items()), level=3)
-    marks = []
-    for rung in (note or {}).get("rungs", []):
-        if rung["scale"] == scale:
-            means = {s["candidate"]: _mean(s["losses"]) for s in rung["standings"]}
-            chosen = note.get("chosen")
-            for colour, name in ((5, START), (2, chosen)):
-                if name in means and math.isfinite(means[name]):
-                    marks.append(Mark(name=f"{name}, fresh seeds", y=means[name], colour=colour))
-    high = max(float(np.quantile(losses, 0.9)), losses[0], *(mark.y for mark in marks), min(losses))
-    low = min(*losses, *(mark.y for mark in marks), high)
+    rungs = [Rung.from_dict(rung) for rung in (note or {}).get("rungs", [])]
+    here = [s for rung in rungs if rung.scale.to_dict() == scale for s in rung.standings]
+    fresh = _on_fresh_seeds(here, places)
+    chosen = (note or {}).get("chosen")
+    levels = [s for s in here if s.candidate in (START, chosen) and math.isfinite(s.mean)]
+    marks = [
+        Mark(
+            name=f"{s.candidate}, on fresh seeds",
+            y=s.mean,
+            colour=5 if s.candidate == START else 3,
+        )
+        for s in levels
+        if s.candidate == START or s.candidate not in places
+    ]
+    ends = [mark.y for mark in marks]
+    ends += [
+        y + way * e for (_, y), e in zip(fresh.points, fresh.errors, strict=True) for way in (-1, 1)
+    ]
+    high = max(float(np.quantile(losses, 0.9)), losses[0], *ends, min(losses))
+    low = min(*losses, *ends, high)
     room = 0.05 * (high - low) or 0.05
-    above = sum(loss > high + room for loss in losses)
+    span = low - room, high + room
+    above = sum(loss > span[1] for loss in losses)
+    dots, left_out = _dots(list(zip(numbers, losses, strict=True)), titles, span)
     report.paragraph(
-        "A dot is a trial, the line the best so far, which is partly luck; dotted levels are "
-        f"means over fresh seeds.{f' Above the chart: {above} of the trials.' * bool(above)}",
+        "A dot is a trial, the line the best so far, which is partly luck"
+        f"{_FRESH * bool(ends)}."
+        f"{_elsewhere(rungs, {s.candidate for s in here}, places)}"
+        f"{f' Above the chart: {above} of the trials.' * bool(above)}{left_out}",
         "quiet",
     )
-    series = [
-        Series(
-            name="trial", points=list(zip(places, losses, strict=True)), dots=True, titles=titles
-        ),
-        Series(name="best so far", points=_steps(places, best), colour=1),
-    ]
+    best = Series(name="best so far", points=_best_so_far(numbers, losses), colour=1)
     report.chart(
         chart(
-            series,
+            [dots, best, fresh],
             x="trial, as they finished",
             y="validation loss, nats",
             marks=marks,
-            span_y=(low - room, high + room),
+            span_y=span,
         )
     )
 
 
-def _steps(places: Sequence[float], levels: Sequence[float]) -> list[tuple[float, float]]:
-    """A line that stays at each level until the next place."""
-    points = [(places[0], levels[0])]
-    for place, level in zip(places[1:], levels[1:], strict=True):
-        points += [(place, points[-1][1]), (place, level)]
-    return points
+_FRESH = (
+    "; what was recommended by then and dotted levels are means over fresh seeds, bars their "
+    "standard errors"
+)
+
+
+def _on_fresh_seeds(standings: Sequence[Standing], places: Places) -> Series:
+    """What the search recommended on its way, where it was measured."""
+    found = {s.candidate: s for s in standings if math.isfinite(s.mean)}
+    known = [
+        (places[name], found[name])
+        for name in sorted(places, key=places.__getitem__)
+        if name in found
+    ]
+    return Series(
+        name="recommended by then, on fresh seeds",
+        points=[(float(count), s.mean) for (count, _), s in known],
+        titles=[f"{words}: {s}" for (_, words), s in known],
+        errors=[s.error if math.isfinite(s.error) else 0.0 for _, s in known],
+        colour=2,
+    )
+
+
+def _elsewhere(rungs: Sequence[Rung], here: set[str], places: Places) -> str:
+    """What the search recommended on its way and was measured at another scale alone."""
+    for rung in rungs:
+        there = [s for s in rung.standings if s.candidate in places]
+        if any(s.candidate not in here for s in there):
+            there.sort(key=lambda s: places[s.candidate])
+            named = ", ".join(f"{places[s.candidate][1]} {s}" for s in there)
+            return f" On fresh seeds elsewhere, at {rung.scale}: {named}."
+    return ""
+
+
+def _dots(
+    points: Sequence[tuple[float, float]], titles: Sequence[str], span: tuple[float, float]
+) -> tuple[Series, str]:
+    """A dot for each trial within the chart, as they finished, and what is not drawn of many."""
+    inside = [i for i, point in enumerate(points) if span[0] <= point[1] <= span[1]]
+    kept = [inside[i] for i in sample([points[i] for i in inside], DOTS)]
+    many = [f" {DOTS} are drawn"] * (len(kept) < len(inside))
+    many += [f" {TOLD} show their values"] * (len(kept) > TOLD)
+    which = ": of the best, of the newest, and a sample of the others."
+    left_out = f" Of {len(inside):,} dots{' and'.join(many)}{which}" if many else ""
+    return (
+        Series(
+            name="trial",
+            points=[points[i] for i in kept],
+            dots=True,
+            titles=[titles[i] for i in kept],
+        ),
+        left_out,
+    )
+
+
+def _best_so_far(places: Sequence[float], losses: Sequence[float]) -> list[tuple[float, float]]:
+    """A line that goes down at each trial that is better than all before it."""
+    points = [(places[0], losses[0])]
+    for place, loss in zip(places, losses, strict=True):
+        if loss < points[-1][1]:
+            points += [(place, points[-1][1]), (place, loss)]
+    return [*points, (places[-1], points[-1][1])]
 
 
 def _ladder(report: Report, note: Any) -> None:
@@ -292,8 +371,7 @@ def _coordinates(report: Report, spec: StudySpec, rows: Sequence[TrialRow]) -> N
             "larger 1 - beta would reach 1, here or at a scale that the search was told of."
         )
     report.fold("losses along these coordinates")
-    for i in order[:_SLICES]:
-        _slice(report, names[i], points[:, i] - spec.space.bounds.start[i], kept)
+    _slices(report, [(names[i], points[:, i] - bounds.start[i]) for i in order[:_SLICES]], kept)
     report.unfold()
 
 
@@ -302,35 +380,31 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + " and others" * (len(names) > SHOWN)
 
 
-def _slice(report: Report, name: str, octaves: np.ndarray, rows: Sequence[TrialRow]) -> None:
-    """Every trial's loss against one of its coordinates."""
+def _slices(
+    report: Report, along: Sequence[tuple[str, np.ndarray]], rows: Sequence[TrialRow]
+) -> None:
+    """Every trial's loss against some of its coordinates, in octaves."""
     ended = [
-        (
-            (float(x), float(row.loss or 0.0)),
-            f"trial {row.number}: {x:+.3f} octaves, {row.loss:.4f}",
-        )
-        for x, row in zip(octaves, rows, strict=True)
-        if row.status == "ok"
+        (i, row.number, float(row.loss or 0.0)) for i, row in enumerate(rows) if row.status == "ok"
     ]
     if not ended:
         return
-    losses = [point[1] for point, _ in ended]
+    losses = [loss for *_, loss in ended]
     low, high = min(losses), float(np.quantile(losses, 0.9))
     room = 0.05 * (high - low) or 0.05
-    dots = Series(
-        name="trial",
-        points=[point for point, _ in ended],
-        dots=True,
-        titles=[title for _, title in ended],
-    )
-    report.chart(
-        chart(
-            [dots],
-            x=f"{name}, octaves from the start",
-            y="validation loss, nats",
-            span_y=(low - room, high + room),
+    span = low - room, high + room
+    for at, (name, octaves) in enumerate(along):
+        dots, left_out = _dots(
+            [(float(octaves[i]), loss) for i, _, loss in ended],
+            [f"trial {n}: {octaves[i]:+.3f} octaves, {loss:.4f}" for i, n, loss in ended],
+            span,
         )
-    )
+        if left_out and at == 0:  # of the others it is the same
+            report.paragraph(left_out.strip(), "quiet")
+        drawn = chart(
+            [dots], x=f"{name}, octaves from the start", y="validation loss, nats", span_y=span
+        )
+        report.chart(drawn)
 
 
 def _gain(note: Any) -> str:
@@ -369,7 +443,3 @@ def _best_trial(rows: Sequence[TrialRow]) -> str:
     losses = [loss for loss in ended if loss is not None]
     nothing = "every trial has diverged" if rows else "no trial has ended yet"
     return f"best trial {min(losses):.4f}" if losses else nothing
-
-
-def _mean(losses: Sequence[float | None]) -> float:
-    return float(np.mean([math.inf if loss is None else loss for loss in losses]))
