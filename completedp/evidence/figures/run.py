@@ -66,6 +66,7 @@ def run_figure(
     require_matplotlib()
     out = user_path(out)
     overrides = overrides_from(override)
+    place = store or store_of(out, name, size)
     trains = figure.cost(size).trials > 0
     if trains:
         check_sources(size, data, model, loss)  # before anything is made
@@ -78,7 +79,7 @@ def run_figure(
             print(f"{name}, {size}: {cost_text(figure, size)}", file=sys.stderr, flush=True)
         if trains:
             text = data or stdlib_tokens(out)
-            with Store(store or store_of(out, name, size)) as opened:
+            with Store(place) as opened:
                 lab = Lab(
                     name,
                     size,
@@ -113,7 +114,7 @@ def run_figure(
         packed = json.dumps(plain(found.raw), allow_nan=False, separators=(",", ":")).encode()
         write_bytes_atomically(out / f"{name}.json.xz", lzma.compress(packed, preset=9))
         if trains:
-            note_verdict(store or str(out / f"{name}-{size}.db"), name, size)
+            note_verdict(place, name, size)
         watch.finished()
     return found, written
 
