@@ -10,15 +10,15 @@ run to see that it is so. Its weights are random stand-ins and its blocks are ca
 - *fan-ins*: where the norm before a branch silences a feature, and where nobody listens to one, the
   gradient of a weight is 0 along the side that reads or writes the stream, and along no other.
 
-On the way the factors are measured that the model's own forward pass has (factors.py), and what
-happens between the blocks, which is a doubt and no fault.
+On the way the factors are measured that the model's own forward pass has (factors.py), how large
+what it does is (sizes.py), and what happens between the blocks, which is a doubt and no fault.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,6 +31,7 @@ from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
 from completedp.apply.multipliers import BUFFERS, OUTPUT, hook_places
 from completedp.apply.names import canonical_name
 from completedp.apply.own_scales import scale_of_table
+from completedp.apply.sizes import sizes
 from completedp.apply.structure import fans, is_norm, unwrapped
 from completedp.apply.subject import SAME, CannotRunError, Subject, output_norms, relative, running
 from completedp.common.errors import CompletedpError
@@ -66,6 +67,8 @@ class Probe:
     """What the rules may not hold for, in words."""
     constants: Mapping[str, float] = field(default_factory=dict)
     """Factors of the model's own forward pass, where they are not 1."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """How large branches and logits are (sizes.py)."""
     head_dim: int | None = None
     """Size of its attention heads, where one was seen (heads.py); also of one that was skipped."""
     uncalled: frozenset[str] = frozenset()
@@ -132,6 +135,7 @@ def confirm(model_map: ModelMap) -> Probe:
     found.check()
     if not found.skipped:
         model_map.probed = {f"{PROBED}{name}": value for name, value in found.constants.items()}
+        model_map.sizes = found.sizes
     model_map.seen_head_dim = found.head_dim
     return found
 
@@ -139,8 +143,10 @@ def confirm(model_map: ModelMap) -> Probe:
 def _probe(model_map: ModelMap) -> Probe:
     try:
         _check_can_run(model_map)
-        with torch.device("cpu"), Subject(model_map) as subject:
-            return _look(subject)
+        with torch.device("cpu"):
+            with Subject(model_map) as subject:
+                found = _look(subject)
+            return found if found.faults else replace(found, sizes=sizes(model_map))
     except CannotRunError as error:
         tells = model_map.head_dim is not None or not model_map.has_attention
         head_dim = None if tells else head_dim_by_shapes(model_map)
