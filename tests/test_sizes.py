@@ -53,21 +53,17 @@ class Fused(CausalSelfAttention):
         return self.c_proj(y.transpose(1, 2).flatten(-2))
 
 
-class OwnLinear(nn.Module):
-    """A linear layer that is none of torch's, and divides by the square root of its fan-in."""
+class OwnLinears(nn.Module):
+    """Weights of its own, each product over the square root of its fan-in."""
 
-    def __init__(self, fan_in: int, fan_out: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(fan_out, fan_in))
+        self.up = nn.Parameter(torch.randn(4 * width, width))
+        self.down = nn.Parameter(torch.randn(width, 4 * width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight) / math.sqrt(x.shape[-1])
-
-
-class OwnLinears(MLP):
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.c_fc, self.c_proj = OwnLinear(width, 4 * width), OwnLinear(4 * width, width)
+        y = F.gelu(F.linear(x, self.up) / math.sqrt(x.shape[-1]))
+        return F.linear(y, self.down) / math.sqrt(y.shape[-1])
 
 
 class Middle(MLP):

@@ -179,7 +179,7 @@ def _check_can_run(model_map: ModelMap) -> None:
 def _look(subject: Subject) -> Probe:
     early_norms = frozenset(_early_norms(subject))
     faults = [*_norm_faults(subject, early_norms), *_table_faults(subject)]
-    faults += _input_faults(subject)
+    faults += [*_input_faults(subject), *_weight_faults(subject)]
     depth = len(subject.map.blocks)
     for layer in range(1, depth + 1):
         fault = _stream_fault(subject, layer) or _branch_fault(subject, layer)
@@ -276,6 +276,31 @@ def _input_faults(subject: Subject) -> Iterator[str]:
             yield (
                 f"{tensor.as_taken} was taken for an input's embedding, and the logits depend on "
                 "it where what comes into the first block does not"
+            )
+
+
+def _weight_faults(subject: Subject) -> Iterator[str]:
+    """A weight whose size does nothing is made anew in every call, as `weight_norm` does it. Not
+    one whose product is normed: that does not grow with what is multiplied, either."""
+    kinds = {tensor.name: tensor.as_taken for tensor in subject.map}
+    for path, (given, _) in subject.inside.items():
+        name, module = subject.named.get(f"{path}.weight"), subject.map.structure.modules[path]
+        taken = kinds.get(f"{path}.weight")
+        if name is None or taken is None or not given.is_floating_point() or module._modules:
+            continue
+        weight = subject.values[name].detach()
+        zeros = {k: torch.zeros(p.shape) for k, p in module.named_parameters(recurse=False)}
+        once, double, more = (
+            subject.answer(module, zeros | {"weight": w}, x)
+            for w, x in ((weight, given), (2 * weight, given), (weight, 2 * given))
+        )
+        if once is None or double is None or more is None or not bool(once.any()):
+            continue
+        if relative(double - once, once) < SAME and relative(more - 2 * once, once) < SAME:
+            yield (
+                f"what {path} gives is the same with twice its weight, {taken}, which is made "
+                "anew in every call (a normalised weight), so that what the rules say of a weight "
+                "is not true of it"
             )
 
 

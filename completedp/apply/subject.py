@@ -209,6 +209,15 @@ class Subject:
         with running():
             return functional_call(module, dict(values), args, kwargs)
 
+    def answer(self, module: nn.Module, values: dict[str, Tensor], x: Tensor) -> Tensor | None:
+        """What a module by itself gives for one input; None where that is no tensor, or it takes
+        more."""
+        try:
+            output = self._call(module, values, (x,), {})
+        except CannotRunError:
+            return None
+        return output.detach() if isinstance(output, Tensor) else None
+
     def stream(self, layer: int) -> Tensor:
         """What a block is given."""
         return self._given_stream(layer).detach()
@@ -315,9 +324,14 @@ def output_norms(model_map: ModelMap) -> dict[str, TensorInfo]:
 
 
 def _computes_in_its_own_way(module: nn.Module) -> bool:
-    """A linear layer or a table with a forward pass of its own."""
+    """A linear layer or a table with a forward pass of its own, or a class of one's own with no
+    more than a linear layer's parameters."""
     kind = next((kind for kind in (nn.Linear, nn.Embedding) if isinstance(module, kind)), None)
-    return kind is not None and type(module).forward is not kind.forward
+    if kind is not None:
+        return type(module).forward is not kind.forward
+    own = {name: p.ndim for name, p in module._parameters.items() if p is not None}
+    is_foreign = not type(module).__module__.startswith("torch.")
+    return is_foreign and own.get("weight") == 2 and own.keys() <= {"weight", "bias"}
 
 
 def stand_ins(model_map: ModelMap) -> dict[str, Tensor]:
@@ -326,6 +340,8 @@ def stand_ins(model_map: ModelMap) -> dict[str, Tensor]:
     def value(
         parameter: nn.Parameter, owner: nn.Module, info: TensorInfo | None, noise: Tensor
     ) -> Tensor:
+        if parameter.numel() == 1:  # a lone number multiplies, and one of noise is no factor
+            return torch.ones_like(noise)
         if parameter.ndim > 1:
             return noise / math.sqrt(max(1, min(parameter.shape[-2:])))
         if is_norm(owner) and not (info and is_bias(info.type)):
