@@ -646,7 +646,8 @@ def test_what_the_head_gives_is_one_row(wrap: Callable[[Tensor], Any]) -> None:
 
 
 def test_logits_by_the_embedding_s_weight_are_measured() -> None:
-    """Where no module makes the logits, what the model returns is the one sight of them."""
+    """Where no module makes the logits, what the model returns is the one sight of them; their
+    multiplier, which is then in the norm before them, is no movement of the norm's."""
 
     class Tied(NanoGPT):
         def __init__(self, scale: Scale) -> None:
@@ -656,8 +657,13 @@ def test_logits_by_the_embedding_s_weight_are_measured() -> None:
         def forward(self, tokens: Tensor) -> Tensor:
             return super().forward(tokens) @ self.wte.weight.T
 
-    check = cdp.coordcheck(Tied, overrides={"wte": "tied_embedding"}, **NANO)
+    sizes: dict[str, Any] = NANO | {"widths": (64, 128), "seeds": 2}
+    check = cdp.coordcheck(Tied, overrides={"wte": "tied_embedding"}, **sizes)
     assert ("change", "output") in {(row.quantity, row.what) for row in check.rows}
+    assert check.passed, check
+    gradients = cdp.gradcheck(Tied, overrides={"wte": "tied_embedding"}, **sizes).rows
+    (norm,) = (r for r in gradients if (r.quantity, r.what) == ("gradient", "output_norm"))
+    assert norm.slope == pytest.approx(-1, abs=0.3)  # as it is where a module makes the logits
 
 
 def test_what_cannot_be_read_is_said() -> None:

@@ -530,6 +530,26 @@ def by_layer(at: cdp.Scale) -> nn.Module:
     return model
 
 
+class ForeignLinear(nn.Module):
+    """A linear layer that is none of torch's, and divides by the square root of its fan-in."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(fan_out, fan_in))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight) / math.sqrt(x.shape[-1])
+
+
+class OfForeignLinear(Block):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.mlp.c_fc, self.mlp.c_proj = (
+            ForeignLinear(width, 4 * width),
+            ForeignLinear(4 * width, width),
+        )
+
+
 FACTORS: dict[str, tuple[Make, dict[str, tuple[float, float]]]] = {
     "inside": (
         lambda at: Inside(at.width, at.depth),
@@ -538,6 +558,10 @@ FACTORS: dict[str, tuple[Make, dict[str, tuple[float, float]]]] = {
     "attention": (
         lambda at: stacked(OwnAttention, at),
         {"attention's logits": (HEAD**0.5 / 64, HEAD**0.5 / 128)},
+    ),
+    "foreign": (
+        lambda at: stacked(OfForeignLinear, at),
+        {"what mlp_in gives": (64**-0.5, 128**-0.5), "what mlp_out gives": (256**-0.5, 512**-0.5)},
     ),
     "head": (lambda at: OwnHead(at.width, at.depth), {"logits": (1.0, 0.5)}),
     "depth": (of_depth, {"the attn branch": (1.0, 0.5)}),

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from completedp.apply.model_map import PROBED, ModelMap
+from completedp.apply.model_map import PROBED, SIZED, ModelMap
 from completedp.apply.own_scales import own_scales
 from completedp.apply.settings import (
     config_of,
@@ -268,7 +268,7 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
         return
     kept_right = set_by_plans(model, transfer.recipe)
     for name in dict.fromkeys((*model.constants, *base)):
-        if name in kept_right or name.startswith(START):
+        if name in kept_right or name.startswith((START, SIZED)):
             continue
         here, there = model.constants.get(name), base.get(name)
         if name.startswith(PROBED):

@@ -66,7 +66,7 @@ class HeadSizes(TorchDispatchMode):
         name = func.__name__.partition(".")[0]
         if name in ("bmm", "baddbmm"):
             self._products = output.numel(), int(args[-1].shape[-2])
-        elif name in ("_softmax", "_safe_softmax") and _is_square(args[0]):
+        elif name in ("_softmax", "_safe_softmax") and is_square(args[0]):
             count, summed = self._products or (0, 0)
             if count == args[0].numel():
                 self.sizes.add(summed)
@@ -96,7 +96,7 @@ class _FusedAttention(TorchFunctionMode):
         return func(*args, **given)
 
 
-def _is_square(scores: Tensor) -> bool:
+def is_square(scores: Tensor) -> bool:
     """Of every token with every token: a router's are of tokens with experts."""
     return scores.ndim > 2 and scores.shape[-2] == scores.shape[-1]
 

@@ -17,6 +17,8 @@ from completedp.theory.roles import Role
 
 PROBED = "probed: "
 """What the names of constants begin with that were seen by running a model."""
+SIZED = "size: "
+"""What the names of those begin with that are sizes of what it does (sizes.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,8 @@ class ModelMap(Sequence[TensorInfo]):
         self.probed: Mapping[str, float] | None = None
         """Factors of the forward pass that were seen by running it (probe.py); None where it was
         not run."""
+        self.sizes: Mapping[str, float] = {}
+        """How large branches and logits were seen to be (sizes.py)."""
         self.seen_head_dim: int | None = None
         """Size of an attention head that was seen by running it (heads.py)."""
 

@@ -326,6 +326,11 @@ class _Multiply:
     factor: float
 
 
+def is_multiplier(hook: object) -> bool:
+    """Whether a hook of a module is one that a plan attached."""
+    return isinstance(hook, _Multiply)
+
+
 class _MultiplyInput(_Multiply):
     """A forward pre-hook that multiplies what a linear map reads."""
 

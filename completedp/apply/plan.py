@@ -15,6 +15,7 @@ from completedp.apply.multipliers import Wanted, choose_ways, fold
 from completedp.apply.own_scales import without_growth
 from completedp.apply.planned import Plan
 from completedp.apply.probe import confirm
+from completedp.apply.sizes import size_caution
 from completedp.apply.starts import with_starts
 from completedp.apply.tensors import TensorPlan
 from completedp.common.errors import CompletedpError, ModelWarning, ScaleWarning
@@ -90,6 +91,8 @@ def make_plan(
     cautions.check_heads(model_map, recipe)
     for message in cautions.plan_cautions(model_map, transfer, residual, looked=probe):
         warn(message)
+    if caution := size_caution(model_map, recipe, target):
+        warn(caution, ModelWarning)
     found = Plan(recipe, target, model_map, fold(tensors, model_map, ways), residual, ways)
     if seen:
         check_carried(found, seen)

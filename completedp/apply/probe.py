@@ -10,15 +10,15 @@ run to see that it is so. Its weights are random stand-ins and its blocks are ca
 - *fan-ins*: where the norm before a branch silences a feature, and where nobody listens to one, the
   gradient of a weight is 0 along the side that reads or writes the stream, and along no other.
 
-On the way the factors are measured that the model's own forward pass has (factors.py), and what
-happens between the blocks, which is a doubt and no fault.
+On the way the factors are measured that the model's own forward pass has (factors.py), how large
+what it does is (sizes.py), and what happens between the blocks, which is a doubt and no fault.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,6 +31,7 @@ from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
 from completedp.apply.multipliers import BUFFERS, OUTPUT, hook_places
 from completedp.apply.names import canonical_name
 from completedp.apply.own_scales import scale_of_table
+from completedp.apply.sizes import sizes
 from completedp.apply.structure import fans, is_norm, unwrapped
 from completedp.apply.subject import SAME, CannotRunError, Subject, output_norms, relative, running
 from completedp.common.errors import CompletedpError
@@ -66,6 +67,8 @@ class Probe:
     """What the rules may not hold for, in words."""
     constants: Mapping[str, float] = field(default_factory=dict)
     """Factors of the model's own forward pass, where they are not 1."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """How large branches and logits are (sizes.py)."""
     head_dim: int | None = None
     """Size of its attention heads, where one was seen (heads.py); also of one that was skipped."""
     uncalled: frozenset[str] = frozenset()
@@ -132,6 +135,7 @@ def confirm(model_map: ModelMap) -> Probe:
     found.check()
     if not found.skipped:
         model_map.probed = {f"{PROBED}{name}": value for name, value in found.constants.items()}
+        model_map.sizes = found.sizes
     model_map.seen_head_dim = found.head_dim
     return found
 
@@ -139,8 +143,10 @@ def confirm(model_map: ModelMap) -> Probe:
 def _probe(model_map: ModelMap) -> Probe:
     try:
         _check_can_run(model_map)
-        with torch.device("cpu"), Subject(model_map) as subject:
-            return _look(subject)
+        with torch.device("cpu"):
+            with Subject(model_map) as subject:
+                found = _look(subject)
+            return found if found.faults else replace(found, sizes=sizes(model_map))
     except CannotRunError as error:
         tells = model_map.head_dim is not None or not model_map.has_attention
         head_dim = None if tells else head_dim_by_shapes(model_map)
@@ -173,7 +179,7 @@ def _check_can_run(model_map: ModelMap) -> None:
 def _look(subject: Subject) -> Probe:
     early_norms = frozenset(_early_norms(subject))
     faults = [*_norm_faults(subject, early_norms), *_table_faults(subject)]
-    faults += _input_faults(subject)
+    faults += [*_input_faults(subject), *_weight_faults(subject)]
     depth = len(subject.map.blocks)
     for layer in range(1, depth + 1):
         fault = _stream_fault(subject, layer) or _branch_fault(subject, layer)
@@ -270,6 +276,31 @@ def _input_faults(subject: Subject) -> Iterator[str]:
             yield (
                 f"{tensor.as_taken} was taken for an input's embedding, and the logits depend on "
                 "it where what comes into the first block does not"
+            )
+
+
+def _weight_faults(subject: Subject) -> Iterator[str]:
+    """A weight whose size does nothing is made anew in every call, as `weight_norm` does it. Not
+    one whose product is normed: that does not grow with what is multiplied, either."""
+    kinds = {tensor.name: tensor.as_taken for tensor in subject.map}
+    for path, (given, _) in subject.inside.items():
+        name, module = subject.named.get(f"{path}.weight"), subject.map.structure.modules[path]
+        taken = kinds.get(f"{path}.weight")
+        if name is None or taken is None or not given.is_floating_point() or module._modules:
+            continue
+        weight = subject.values[name].detach()
+        zeros = {k: torch.zeros(p.shape) for k, p in module.named_parameters(recurse=False)}
+        once, double, more = (
+            subject.answer(module, zeros | {"weight": w}, x)
+            for w, x in ((weight, given), (2 * weight, given), (weight, 2 * given))
+        )
+        if once is None or double is None or more is None or not bool(once.any()):
+            continue
+        if relative(double - once, once) < SAME and relative(more - 2 * once, once) < SAME:
+            yield (
+                f"what {path} gives is the same with twice its weight, {taken}, which is made "
+                "anew in every call (a normalised weight), so that what the rules say of a weight "
+                "is not true of it"
             )
 
 

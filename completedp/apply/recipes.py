@@ -58,7 +58,7 @@ def recipe_for_model(
         widths=_widths(model_map),
         head_dim=model_map.head_dim,
         overrides=overrides or {},
-        constants={**model_map.constants, **starts_of(model_map)},
+        constants={**model_map.constants, **model_map.sizes, **starts_of(model_map)},
         rules=rules.chosen(**choices),
         **options,
     )

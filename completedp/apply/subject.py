@@ -1,4 +1,4 @@
-"""Subject: a small model as it is run to be looked at (probe.py, factors.py).
+"""Subject: a small model as it is run to be looked at (probe.py, factors.py, sizes.py).
 
 Its weights are random stand-ins, the same in every block, and its blocks are called one by one. The
 model is not changed: weights are swapped for a call, flags and hooks are put back.
@@ -50,10 +50,13 @@ def running() -> Iterator[None]:
 class Subject:
     """A model with random weights for as long as it is looked at, and its blocks' inputs."""
 
-    def __init__(self, model_map: ModelMap) -> None:
+    def __init__(
+        self, model_map: ModelMap, values: dict[str, Tensor] | None = None, batch: int = 1
+    ) -> None:
         self.map = model_map
         self.model = unwrapped(model_map.model)
-        self.values = stand_ins(model_map)
+        self.values = stand_ins(model_map) if values is None else values
+        self.batch = batch
         self.calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         """By block, counted from 1: what it was called with, the first time."""
         self.times: Counter[int] = Counter()
@@ -117,10 +120,11 @@ class Subject:
             raise CannotRunError("its forward pass does not call its blocks one by one")
 
     def tokens(self) -> Tensor:
-        """A sequence of the first few."""
+        """A sequence of the first few, or a batch of them."""
         table = self.map.structure.modules[self.map.structure.embedding or ""]
         rows = int(next(table.parameters()).shape[0])
-        return torch.arange(TOKENS, device="cpu").remainder(rows)[None]
+        count = torch.arange(self.batch * TOKENS, device="cpu")
+        return count.remainder(rows).view(self.batch, TOKENS)
 
     def logits(self, values: Mapping[str, Tensor]) -> Tensor | None:
         """What the whole model gives for a few tokens, where that is a tensor."""
@@ -205,15 +209,35 @@ class Subject:
         with running():
             return functional_call(module, dict(values), args, kwargs)
 
+    def answer(self, module: nn.Module, values: dict[str, Tensor], x: Tensor) -> Tensor | None:
+        """What a module by itself gives for one input; None where that is no tensor, or it takes
+        more."""
+        try:
+            output = self._call(module, values, (x,), {})
+        except CannotRunError:
+            return None
+        return output.detach() if isinstance(output, Tensor) else None
+
     def stream(self, layer: int) -> Tensor:
         """What a block is given."""
+        return self._given_stream(layer).detach()
+
+    def _given_stream(self, layer: int) -> Tensor:
         args, kwargs = self.calls[layer]
         candidates = [*args, kwargs.get("hidden_states"), *kwargs.values()]
         width = self.map.structure.width
         for value in candidates:
             if isinstance(value, Tensor) and value.is_floating_point() and value.shape[-1] == width:
-                return value.detach()
+                return value
         raise CannotRunError("its blocks are not called with the residual stream")
+
+    def give(self, layer: int, stream: Tensor) -> None:
+        """Have a block be called with another stream from here on."""
+        was, (args, kwargs) = self._given_stream(layer), self.calls[layer]
+        self.calls[layer] = (
+            tuple(stream if value is was else value for value in args),
+            {name: stream if value is was else value for name, value in kwargs.items()},
+        )
 
     def block(
         self, layer: int, changed: Mapping[str, Tensor], hooks: Mapping[str, float]
@@ -300,36 +324,56 @@ def output_norms(model_map: ModelMap) -> dict[str, TensorInfo]:
 
 
 def _computes_in_its_own_way(module: nn.Module) -> bool:
-    """A linear layer or a table with a forward pass of its own."""
+    """A linear layer or a table with a forward pass of its own, or a class of one's own with no
+    more than a linear layer's parameters."""
     kind = next((kind for kind in (nn.Linear, nn.Embedding) if isinstance(module, kind)), None)
-    return kind is not None and type(module).forward is not kind.forward
+    if kind is not None:
+        return type(module).forward is not kind.forward
+    own = {name: p.ndim for name, p in module._parameters.items() if p is not None}
+    is_foreign = not type(module).__module__.startswith("torch.")
+    return is_foreign and own.get("weight") == 2 and own.keys() <= {"weight", "bias"}
 
 
 def stand_ins(model_map: ModelMap) -> dict[str, Tensor]:
     """Random values for every parameter, and the buffers, by the names of the unwrapped model."""
+
+    def value(
+        parameter: nn.Parameter, owner: nn.Module, info: TensorInfo | None, noise: Tensor
+    ) -> Tensor:
+        if parameter.numel() == 1:  # a lone number multiplies, and one of noise is no factor
+            return torch.ones_like(noise)
+        if parameter.ndim > 1:
+            return noise / math.sqrt(max(1, min(parameter.shape[-2:])))
+        if is_norm(owner) and not (info and is_bias(info.type)):
+            return 1 - (info.offset if info else 0.0) + 0.1 * noise
+        return 0.1 * noise
+
+    return drawn(model_map, value)
+
+
+def drawn(
+    model_map: ModelMap,
+    value_of: Callable[[nn.Parameter, nn.Module, TensorInfo | None, Tensor], Tensor],
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """A value for every parameter, made of it, its module, what it was taken for, and noise."""
     model = unwrapped(model_map.model)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     kinds = {t.name: t for t in model_map}
     values: dict[str, Tensor] = {}
     owners = {id(p): m for m in model.modules() for p in m._parameters.values() if p is not None}
-    drawn: dict[tuple[str, torch.Size], Tensor] = {}
+    known: dict[tuple[str, torch.Size], Tensor] = {}
     starts = [(prefix_of(model, block), block) for block in model_map.blocks]
     prefixes = {id(p): prefix for prefix, block in starts for p in block.parameters()}
     for name, parameter in model.named_parameters():
         # Blocks are looked at one by one, so all may have the same: memory of one is enough.
         key = name.removeprefix(prefixes.get(id(parameter), "")), parameter.shape
-        if key in drawn:
-            values[name] = drawn[key]
-            continue
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
-        info = kinds.get(canonical_name(name))
-        if parameter.ndim > 1:
-            value = noise / math.sqrt(max(1, min(parameter.shape[-2:])))
-        elif is_norm(owners[id(parameter)]) and not (info and is_bias(info.type)):
-            value = 1 - (info.offset if info else 0.0) + 0.1 * noise
-        else:
-            value = 0.1 * noise
-        values[name] = drawn[key] = value.requires_grad_()
+        if key not in known:
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+            info = kinds.get(canonical_name(name))
+            value = value_of(parameter, owners[id(parameter)], info, noise)
+            known[key] = value.requires_grad_()
+        values[name] = known[key]
     for name, buffer in model.named_buffers():
         if not buffer.is_meta:
             own = buffer.detach().cpu().clone()  # a forward pass may write to it

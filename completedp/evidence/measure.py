@@ -8,6 +8,9 @@ For every module type, the root mean square (over the elements, and over the lay
     gradient   its parameters' gradient, over the later half of the steps; of a table that has a
                factor of its own, without what that grew by (apply/own_scales.py)
 
+Of a tensor that a multiplier is folded into, as that of tied logits without a module is into the
+norm before them, `own` and `gradient` are those of the tensor without it, which the rules speak of.
+
 `own` tells tensors apart: a learning rate that is wrong for one role shows in that role's row,
 while `change` mixes in what reaches a module from the modules before it. A tied embedding has two
 rows: as what it gives the stream, and, called logits, as what makes those. What the model returns
@@ -74,7 +77,8 @@ def measure(
         before, returned = _capture(model, loss, probe, blocks, seed)
     planned.map.seen_head_dim = planned.map.seen_head_dim or heads.size
     squares: dict[str, list[Tensor]] = defaultdict(list)
-    growth = {tensor.name: tensor.own_growth for tensor in planned.tensors}
+    folded = {tensor.name: tensor.gain for tensor in planned.tensors}
+    growth = {tensor.name: tensor.own_growth / tensor.gain for tensor in planned.tensors}
     with _seeded(seed, probe):
         for step in range(steps):
             loss(*next(batches)).total.backward()
@@ -91,6 +95,7 @@ def measure(
     for tensor, kind, owner in _uses(planned):
         start = at_start.get_parameter(tensor.name)
         delta = model.get_parameter(tensor.name).detach() - start.detach()
+        delta /= folded[tensor.name]
         if _is_added(tensor, owner):
             sizes["own", kind].append(_mean_square(delta))
             sizes["initial", kind].append(_mean_square(start))

@@ -19,9 +19,10 @@ from completedp.apply.cautions import (
     set_by_plans,
 )
 from completedp.apply.classify import classify, size_of
-from completedp.apply.model_map import PROBED, ModelMap
+from completedp.apply.model_map import PROBED, SIZED, ModelMap
 from completedp.apply.plan import Plan, make_plan
 from completedp.apply.settings import is_same_constant
+from completedp.apply.sizes import LEAST, moved
 from completedp.common.errors import CompletedpError, short
 from completedp.common.warn import warn
 from completedp.evidence.check import Check
@@ -84,7 +85,7 @@ class Measurement:
                 parameterisation=self.rules.parameterisation,
                 axis=self.axis,
                 quantity="factor",
-                what=name.removeprefix(PROBED),
+                what=name.removeprefix(PROBED).replace(SIZED, "size of "),
                 expected=0.0,
                 slope=float(np.polyfit(x, np.log2(np.abs(values)), 1)[0]),
                 error=None,
@@ -146,14 +147,20 @@ def sweep(
 def _factors(planned: Plan) -> dict[str, float]:
     """A model's own, but for those that its plan sets right."""
     kept_right = set_by_plans(planned.map, planned.recipe)
-    every = planned.map.constants.items()
+    every = {**planned.map.constants, **planned.map.sizes}.items()
     return {name: value for name, value in every if name not in kept_right}
 
 
 def _moved(factors: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, ...]]:
     """The factors that differ from size to size; what was seen to be 1 is not noted."""
+    sizes = {name for each in factors[1:] for name in moved(each, factors[0])}
     found = {}
+    for name in sizes:
+        what = SIZED + name
+        found[what] = tuple(each.get(what, each[what.removesuffix(LEAST)]) for each in factors)
     for name in dict.fromkeys(name for each in factors for name in each):
+        if name.startswith(SIZED):
+            continue
         values = tuple(each.get(name, 1.0) for each in factors)
         if not all(is_same_constant(value, values[0]) for value in values) and all(values):
             found[name] = values
