@@ -167,7 +167,7 @@ class Evidence:
     def decide(self, place: Place) -> tuple[str, str] | None:
         """The type of a tensor and what decided it; a bias has that of its weight."""
         weight = self._structure.weight_of(place) if place.is_bias else place
-        if weight is None:  # a bias of nothing
+        if weight is None or self._structure.between_blocks(place.path):  # a bias of nothing
             return None
         for how, evidence in self._order:
             if (kind := evidence(weight)) is None:

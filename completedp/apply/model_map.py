@@ -157,10 +157,7 @@ class ModelMap(Sequence[TensorInfo]):
     @cached_property
     def blocks(self) -> list[nn.Module]:
         """The blocks, in order; none where the model has no list of them."""
-        if self.structure.blocks is None:
-            return []
-        children = self.structure.modules[self.structure.blocks]._modules.values()
-        return [module for module in children if module is not None]
+        return [self.structure.modules[path] for path in self.structure.layers]
 
     @cached_property
     def last_norms(self) -> Mapping[tuple[str, str], LastNorm]:

@@ -92,9 +92,46 @@ class Structure:
 
     def in_block(self, path: str) -> bool:
         """Whether a path leads into a block."""
-        if self.blocks is None or path == self.blocks:
+        return self._block_around(path) is not None
+
+    def between_blocks(self, path: str) -> bool:
+        """Whether a path leads into a group of blocks, beside them."""
+        if self.blocks is None or path == self.blocks or self.in_block(path):
             return False
         return path.startswith(f"{self.blocks}." if self.blocks else "")
+
+    @cached_property
+    def layers(self) -> dict[str, int]:
+        """The blocks' paths, with their numbers from 1: those of the list's modules, or of the
+        blocks in each where these are groups of blocks."""
+        if self.blocks is None:
+            return {}
+        of_list = self._held_by(self.blocks)
+        inner = [self._lists_in(path) for path in of_list]
+        if all(len(lists) == 1 for lists in inner):
+            of_list = [block for (path,) in inner for block in self._held_by(path)]
+        return {path: layer for layer, path in enumerate(of_list, start=1)}
+
+    def _held_by(self, path: str) -> list[str]:
+        """The paths of what a module holds, whose keys may be any words or numbers."""
+        held = self.modules[path]._modules.items()
+        return [f"{path}.{key}".lstrip(".") for key, module in held if module is not None]
+
+    def _lists_in(self, group: str) -> list[str]:
+        """The lists of blocks in a module, but for those in a branch, as of experts."""
+        found: list[str] = []
+        for name, module in self.modules[group].named_modules():
+            path = canonical_name(f"{group}.{name}.").rstrip(".")
+            within = any(_is_within(path, other) for other in found)
+            in_branch = names.branch_of(path.removeprefix(group).split("."))
+            if not within and not in_branch and _is_block_list(module) and _are_blocks(module):
+                found.append(path)
+        return found
+
+    def _block_around(self, path: str) -> str | None:
+        words = path.split(".")
+        ends = (".".join(words[:end]) for end in range(1, len(words) + 1))
+        return next((end for end in ends if end in self.layers), None)
 
     def places(self) -> Iterator[tuple[Place, nn.Parameter]]:
         """Every parameter of the model, in the model's order, tied ones at each of their places."""
@@ -216,8 +253,7 @@ class Structure:
         bare: list[Place] = []
         beside = {layer: list(words) for layer, words in self._stream_norms.items()}
         for path, module in self.modules.items():
-            has_none = next(module.parameters(), None) is None
-            if has_none and "norm" in type(module).__name__.lower():
+            if _may_be_norm(module) and not is_norm(module):
                 place = self._place(path, "weight", module, ())
                 if place.layer and self.branch(place) is None:
                     bare.append(place)
@@ -273,26 +309,16 @@ class Structure:
         return place.shape[0] in counts and place.shape[1] == self.width
 
     def _place(self, path: str, key: str, owner: nn.Module, shape: tuple[int, ...]) -> Place:
-        if not self.in_block(path):
-            inside = tuple(path.split(".")) if path else ()
-            return Place(path=path, key=key, owner=owner, shape=shape, layer=None, inside=inside)
-        start = len(self.blocks.split(".")) if self.blocks else 0
-        index, *inside = path.split(".")[start:]
+        block = self._block_around(path)
+        inside = path if block is None else path.removeprefix(block).removeprefix(".")
         return Place(
             path=path,
             key=key,
             owner=owner,
             shape=shape,
-            layer=self._layers[index],
-            inside=tuple(inside),
+            layer=None if block is None else self.layers[block],
+            inside=tuple(inside.split(".")) if inside else (),
         )
-
-    @cached_property
-    def _layers(self) -> dict[str, int]:
-        """The blocks' numbers, from 1, by their keys, which may be any words or numbers."""
-        blocks = self.modules[self.blocks or ""]._modules.items()
-        there = (name for name, block in blocks if block is not None)
-        return {name: layer for layer, name in enumerate(there, start=1)}
 
     def _find_blocks(self) -> str | None:
         """The path of the list of like blocks that is in no other one."""
@@ -414,6 +440,21 @@ def _is_block_list(module: nn.Module) -> bool:
     return len({_own_class(child) for child in children}) == 1 and all(
         sum(p.ndim > 1 for p in child.parameters()) > 1 for child in children
     )
+
+
+def _are_blocks(modules: nn.Module) -> bool:
+    """Whether like modules in a row are blocks, which have norms: experts have none, and branches
+    in a row, whose tensors differ, have one each."""
+    children = [unwrapped(m) for m in modules._modules.values() if m is not None]
+    norms = [sum(_may_be_norm(m) for m in child.modules()) for child in children]
+    tensors = {tuple(name for name, _ in child.named_parameters()) for child in children}
+    return all(norms) and (min(norms) > 1 or len(tensors) == 1)
+
+
+def _may_be_norm(module: nn.Module) -> bool:
+    """A norm, also one without a gain."""
+    has_none = next(module.parameters(), None) is None
+    return is_norm(module) or (has_none and "norm" in type(module).__name__.lower())
 
 
 def _own_class(module: nn.Module) -> type:

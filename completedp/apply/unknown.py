@@ -135,6 +135,8 @@ def _fitting(
     branch = structure.branch(place)
     for module_type, role in MODULE_TYPES.items():
         elsewhere = role.in_blocks != (place.layer is not None)
+        if structure.between_blocks(place.path):
+            elsewhere = False
         if module_type == "mlp_in" and fans(place.owner) == (structure.width, structure.width):
             elsewhere = False  # a hidden layer before the blocks, or after
         if (elsewhere and structure.blocks is not None) or not fits(place, module_type):

@@ -1,0 +1,77 @@
+"""What else may grow in a model: groups of blocks, experts, blocks in several places or lists."""
+
+from typing import Any
+
+from helpers import error_of
+from models import scale
+from own_models import Block, NanoGPT
+from torch import Tensor, nn
+
+import completedp as cdp
+from completedp.apply.classify import classify
+from completedp.apply.plan import plan
+
+BASE, LARGE = scale(depth=4), scale(width=128, depth=8)
+
+
+class Group(nn.Module):
+    """Some blocks, and a norm after them."""
+
+    def __init__(self, width: int, blocks: list[nn.Module], *, normed: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(width) if normed else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+def grouped(at: cdp.Scale, **options: Any) -> nn.Module:
+    """Two groups, of half of the blocks each."""
+    model = NanoGPT(at.width, 0)
+    half = at.depth // 2
+    groups = ([Block(at.width) for _ in range(half)] for _ in range(2))
+    model.h = nn.ModuleList(Group(at.width, blocks, **options) for blocks in groups)
+    return model
+
+
+def test_the_blocks_of_groups_are_counted() -> None:
+    """Groups that grow are more depth, and are planned as the same blocks in one list."""
+    recipe = cdp.Recipe.for_model(grouped(BASE), BASE)
+    found = plan(grouped(LARGE), recipe, LARGE)
+    flat = plan(NanoGPT(LARGE.width, LARGE.depth), recipe, LARGE)
+    assert [t.info.layer for t in found.tensors] == [t.info.layer for t in flat.tensors]
+    assert [t.values for t in found.tensors] == [t.values for t in flat.tensors]
+    two = scale(depth=2)
+    assert "has 4 blocks and the base scale says 2" in error_of(
+        cdp.Recipe.for_model, grouped(BASE), two
+    )
+
+
+def test_what_is_between_groups_blocks_is_asked() -> None:
+    """A norm of a group is in no block, and is not the one before the logits."""
+    message = error_of(classify, grouped(BASE, normed=True))
+    assert "h.0.norm.weight [64]" in message
+    assert "mlp_norm" in message
+
+
+class InRow(nn.Module):
+    """A branch with its norm, as one module in a row of them."""
+
+    def __init__(self, width: int, branch: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.branch = nn.LayerNorm(width), branch
+
+
+def test_branches_in_a_row_are_one_block() -> None:
+    """Modules of one class whose tensors differ are a block's branches, and no blocks."""
+    model = NanoGPT(64, 0)
+    for _ in range(3):
+        block = Block(64)
+        model.h.append(nn.ModuleList([InRow(64, block.attn), InRow(64, block.mlp)]))
+    named = {r"\d\.0\.norm": "attn_norm", r"\d\.1\.norm": "mlp_norm"}
+    named |= {r"0\.branch\.c_proj": "attn_out", "c_attn": "qkv"}
+    named |= {r"1\.branch\.c_proj": "mlp_out", "c_fc": "mlp_in"}
+    assert classify(model, named).depth == 3
