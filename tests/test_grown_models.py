@@ -1,10 +1,14 @@
 """What else may grow in a model: groups of blocks, experts, blocks in several places or lists."""
 
+import warnings
 from typing import Any
 
+import pytest
+import torch
+from families import SIZES, hugging_face
 from helpers import error_of
 from models import scale
-from own_models import Block, NanoGPT
+from own_models import MLP, Block, NanoGPT
 from torch import Tensor, nn
 
 import completedp as cdp
@@ -75,3 +79,55 @@ def test_branches_in_a_row_are_one_block() -> None:
     named |= {r"0\.branch\.c_proj": "attn_out", "c_attn": "qkv"}
     named |= {r"1\.branch\.c_proj": "mlp_out", "c_fc": "mlp_in"}
     assert classify(model, named).depth == 3
+
+
+class Chosen(nn.Module):
+    """Experts in a list, and the two that a router chooses for a token."""
+
+    def __init__(self, width: int, experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, experts, bias=False)
+        self.experts = nn.ModuleList(MLP(width) for _ in range(experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.router(x).softmax(-1)
+        chosen = weights >= weights.topk(2).values[..., -1:]
+        parts = zip((weights * chosen).unbind(-1), self.experts, strict=True)
+        each = (part[..., None] * expert(x) for part, expert in parts)
+        return torch.stack(list(each)).sum(0)
+
+
+def with_experts(at: cdp.Scale, experts: int = 4) -> nn.Module:
+    """A GPT of experts."""
+    model = NanoGPT(at.width, at.depth)
+    for block in model.h:
+        block.mlp = Chosen(at.width, experts)
+    return model
+
+
+def mixtral(at: cdp.Scale, experts: int = 4, chosen: int = 2) -> nn.Module:
+    """One of transformers."""
+    sizes = {"hidden_size": at.width, "num_hidden_layers": at.depth, "head_dim": 16}
+    sizes |= {"num_attention_heads": at.width // 16, "num_key_value_heads": at.width // 16}
+    sizes |= {"num_local_experts": experts, "num_experts_per_tok": chosen}
+    return hugging_face("mixtral", **(SIZES | sizes))
+
+
+@pytest.mark.parametrize(
+    ("make", "changed", "said"),
+    [
+        (with_experts, {"experts": 8}, ["experts = 8 and was 4"]),
+        (with_experts, {}, []),
+        (mixtral, {"experts": 8, "chosen": 2}, ["experts = 8 and was 4"]),
+        (mixtral, {"experts": 4, "chosen": 1}, ["experts a token = 1 and was 2"]),
+        (mixtral, {}, []),
+    ],
+)
+def test_other_experts_are_warned_of(make: Any, changed: dict[str, int], said: list[str]) -> None:
+    """Another number of experts, or of those that a token goes to, is said beside the base's."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan(make(LARGE, **changed), cdp.Recipe.for_model(make(BASE), BASE), LARGE)
+    lines = [str(w.message) for w in caught if "at base" in str(w.message)]
+    assert len(lines) == len(said)
+    assert all(start in line for start, line in zip(said, lines, strict=True))

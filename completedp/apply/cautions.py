@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from completedp.apply.model_map import PROBED, ModelMap
+from completedp.apply.model_map import EXPERTS, PROBED, ModelMap
 from completedp.apply.own_scales import own_scales
 from completedp.apply.settings import (
     config_of,
@@ -271,6 +271,13 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
         if name in kept_right or name.startswith(START):
             continue
         here, there = model.constants.get(name), base.get(name)
+        if name in EXPERTS:
+            if here != there and here is not None and there is not None:
+                yield (
+                    f"{name} = {here:g} and was {there:g} at base: each expert sees another share "
+                    "of the batch, for which there is no rule; keep it, or tune at the base anew"
+                )
+            continue
         if name.startswith(PROBED):
             if model.probed is None:
                 yield (

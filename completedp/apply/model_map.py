@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,13 +11,20 @@ from typing import NamedTuple, overload
 from torch import nn
 
 from completedp.apply.names import block_of, canonical_name
-from completedp.apply.settings import declared_head_dim, forward_constants
+from completedp.apply.settings import (
+    config_of,
+    declared_head_dim,
+    experts_a_token,
+    forward_constants,
+)
 from completedp.apply.structure import Structure
 from completedp.common.errors import CompletedpError
 from completedp.theory.roles import Role
 
 PROBED = "probed: "
 """What the names of constants begin with that were seen by running a model."""
+EXPERTS = ("experts", "experts a token")
+"""The names of those that are numbers of experts, and no factors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,12 +155,27 @@ class ModelMap(Sequence[TensorInfo]):
     @property
     def constants(self) -> Mapping[str, float]:
         """What the model's own forward pass multiplies by, by name: said by its config and modules,
-        and seen by running it."""
-        return {**self._said, **(self.probed or {})}
+        and seen by running it; and its numbers of experts."""
+        return {**self._said, **self._experts, **(self.probed or {})}
 
     @cached_property
     def _said(self) -> Mapping[str, float]:
         return forward_constants(self.model)
+
+    @cached_property
+    def _experts(self) -> Mapping[str, float]:
+        """How many there are, as a router has outputs (that of shared ones has one), and how many a
+        token goes to, where the modules around the router or the config say it."""
+        outputs = {t.name: math.prod(t.shape) // t.width for t in self if t.type == "router"}
+        if not outputs:
+            return {}
+        router = max(outputs, key=outputs.__getitem__)
+        words = router.split(".")
+        paths = (".".join(words[:end]) for end in range(len(words) - 1, 0, -1))
+        around = (self.structure.modules.get(path) for path in paths)
+        numbers = outputs[router], experts_a_token((*around, config_of(self.model)))
+        named = zip(EXPERTS, numbers, strict=True)
+        return {name: float(number) for name, number in named if number is not None}
 
     @cached_property
     def blocks(self) -> list[nn.Module]:
