@@ -17,7 +17,7 @@ from studies import write_tokens
 from torch import Tensor, nn
 
 import completedp as cdp
-from completedp.apply.classify import classify
+from completedp.apply.classify import classify, read
 from completedp.apply.multipliers import hooked
 from completedp.apply.plan import Plan, plan
 from completedp.apply.probe import probe
@@ -367,7 +367,23 @@ def test_a_linear_layer_after_the_table_is_no_embedding() -> None:
     model.token_embed_proj = nn.Linear(WIDTH, WIDTH)
     message = error_of(classify, model)
     assert "cannot tell the role of 2 tensors: token_embed_proj.weight" in message
-    assert "mlp_in" in message
+    assert "'token_embed_proj': 'mlp_in'" in message
+
+
+@pytest.mark.parametrize("kind", ["embedding", "tied_embedding", "position"])
+@pytest.mark.parametrize("layer", [nn.Linear(WIDTH, WIDTH), nn.Conv1d(WIDTH, WIDTH, 3)])
+def test_what_reads_the_stream_is_no_embedding(layer: nn.Module, kind: str) -> None:
+    """A layer before the blocks or the head is neither offered an embedding's types nor takes one;
+    a hidden layer's is guessed, and what is guessed is planned so."""
+    model = NanoGPT(WIDTH, 2)
+    model.stem = layer
+    (suggestion,) = read(model).suggestions
+    assert suggestion.types == ("mlp_in",)
+    message = error_of(classify, model, {"stem": kind})
+    assert "stem.weight" in message
+    assert f"cannot be of type '{kind}'" in message
+    found = {t.name: t for t in classify(model, {suggestion.pattern: "mlp_in"})}
+    assert (found["stem.weight"].width, found["stem.weight"].layer) == (WIDTH, None)
 
 
 class Values(NanoGPT):

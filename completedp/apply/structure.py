@@ -481,6 +481,15 @@ def fans(module: nn.Module) -> tuple[int, int] | None:
     return next(iter(may_be_fans(module)), None)
 
 
+def features(module: nn.Module) -> tuple[int, int] | None:
+    """How many a linear layer or a convolution reads for each of its outputs, and how many it
+    gives."""
+    channels = getattr(module, "in_channels", None), getattr(module, "out_channels", None)
+    if fans(module) is not None or not all(isinstance(each, int) for each in channels):
+        return fans(module)
+    return channels[0] // getattr(module, "groups", 1), channels[1]  # type: ignore[operator,return-value]
+
+
 def may_be_fans(module: nn.Module) -> list[tuple[int, int]]:
     """Fan-in and fan-out of a linear layer, the likely first; either way round where no more than
     its class's name tells that it is one."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from completedp.apply import names
-from completedp.apply.structure import Place, Structure, fans, is_norm
+from completedp.apply.structure import Place, Structure, features, is_norm
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import command
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role, is_bias
@@ -137,7 +137,7 @@ def _fitting(
         elsewhere = role.in_blocks != (place.layer is not None)
         if structure.between_blocks(place.path):
             elsewhere = False
-        if module_type == "mlp_in" and fans(place.owner) == (structure.width, structure.width):
+        if module_type == "mlp_in" and features(place.owner) == (structure.width, structure.width):
             elsewhere = False  # a hidden layer before the blocks, or after
         if (elsewhere and structure.blocks is not None) or not fits(place, module_type):
             continue
