@@ -329,8 +329,9 @@ class Evidence:
 
     def is_between(self, place: Place) -> bool:
         """Whether it gives as much, too, before the blocks or after."""
-        both = features(place.owner)
-        return place.layer is None and self.reads_stream(place) and both == (both or ())[::-1]
+        width = self._structure.width
+        on_stream = self.reads_stream(place) and features(place.owner) == (width, width)
+        return on_stream and place.layer is None
 
     def _norm_by_name(self, place: Place) -> str | None:
         if place.word == "layer_norm" and fans(place.owner):  # Megatron's, fused into what follows

@@ -78,10 +78,13 @@ class TensorInfo:
 
 
 class LastNorm(NamedTuple):
-    """A norm that ends a branch: the number of its block, and its path."""
+    """A norm that ends a branch, or a gain alone: the number of its block, and its path."""
 
     layer: int
     path: str
+    held: tuple[str, ...] = ()
+    """Its tensors, where what the module of that path gives is not what they end: it has others
+    too, as a block that holds LayerScale's, or is a list of them."""
 
 
 class ModelMap(Sequence[TensorInfo]):
@@ -190,11 +193,22 @@ class ModelMap(Sequence[TensorInfo]):
             (block_of(path, layer), branch): LastNorm(layer, path)
             for (layer, branch), path in self.structure.norms_without_gains.items()
         }
+        tensors: dict[tuple[str, str], list[TensorInfo]] = {}
         for tensor in self:
-            if tensor.layer and tensor.type.endswith("_post_norm"):
-                branch = tensor.type.removesuffix("_post_norm")
-                path = tensor.name.rpartition(".")[0]
-                found[tensor.block, branch] = LastNorm(tensor.layer, path)
+            kind = tensor.type.removesuffix("_bias")
+            if tensor.layer and kind.endswith("_post_norm"):
+                branch = kind.removesuffix("_post_norm")
+                tensors.setdefault((tensor.block, branch), []).append(tensor)
+        for place, each in tensors.items():
+            gain = next((t for t in reversed(each) if not t.type.endswith("_bias")), None)
+            if gain is not None and gain.layer:
+                path = gain.name.rpartition(".")[0]
+                names = tuple(t.name for t in each if t.name.rpartition(".")[0] == path)
+                module = self.structure.modules[path]
+                more = sum(p.requires_grad for p in module.parameters()) > len(names)
+                uncalled = isinstance(module, nn.ParameterList | nn.ParameterDict)
+                held = names if more or uncalled else ()
+                found[place] = LastNorm(gain.layer, path, held)
         return found
 
     def ends(self, tensor: TensorInfo) -> str | None:
