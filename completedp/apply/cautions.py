@@ -27,7 +27,7 @@ from completedp.common.errors import CompletedpError
 from completedp.common.surface import command, override
 from completedp.theory.horizon import critical_batch
 from completedp.theory.recipe import Recipe
-from completedp.theory.roles import Role
+from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.scale import Scale
 from completedp.theory.transfer import Transfer
 from completedp.theory.trust import doubts
@@ -234,9 +234,13 @@ def _any_multiplier(multipliers: Sequence[tuple[float, float]]) -> bool:
 def _borrowed_types(model: ModelMap, transfer: Transfer) -> Iterator[str]:
     unknown = dict.fromkeys(t.type for t in model if transfer.is_borrowed(t.type))
     if unknown:
+        roles = {MODULE_TYPES[name] for name in transfer.recipe.types}
+        get = {True: "the mean of their role's values", False: "the recipe's global values"}
+        found = dict.fromkeys(get[MODULE_TYPES[name] in roles] for name in unknown)
         yield (
-            f"the recipe knows no module type {', '.join(unknown)}: these get the mean of their "
-            "role's values, marked ~ in the table; for values of their own tune a base-sized copy "
+            f"the recipe knows no module type {', '.join(unknown)}: these get "
+            f"{' or, where it knows none of their role, '.join(sorted(found, reverse=True))}, "
+            "marked ~ in the table; for values of their own tune a base-sized copy "
             "of this model, from Recipe.for_model"
         )
 
