@@ -131,3 +131,24 @@ def test_other_experts_are_warned_of(make: Any, changed: dict[str, int], said: l
     lines = [str(w.message) for w in caught if "at base" in str(w.message)]
     assert len(lines) == len(said)
     assert all(start in line for start, line in zip(said, lines, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["all", "pairs", "wrapped", "tied", "in a group"])
+def test_blocks_in_several_places_are_refused(kind: str) -> None:
+    """Neither the places nor the blocks are the depth of shared layers: one line names two."""
+    one, two = Block(64), Block(64)
+    model = NanoGPT(64, 0)
+    if kind == "tied":
+        for path, parameter in one.named_parameters():
+            module, _, key = path.rpartition(".")
+            two.get_submodule(module).register_parameter(key, parameter)
+    model.h = {
+        "all": nn.ModuleList([one] * 4),
+        "pairs": nn.ModuleList([one, one, two, two]),
+        "wrapped": nn.ModuleList([Group(64, [one]), Group(64, [one])]),
+        "tied": nn.ModuleList([one, two]),
+        "in a group": nn.ModuleList([Group(64, [one, one]), Group(64, [two, two])]),
+    }[kind]
+    message = error_of(classify, model)
+    first, second = ("h.0.layers.0", "h.0.layers.1") if kind == "in a group" else ("h.0", "h.1")
+    assert f"{first} and {second} are one block in several places" in message

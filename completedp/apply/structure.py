@@ -5,7 +5,7 @@ Everything is keyed by canonical path, so wrappers anywhere in the model change 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -113,9 +113,11 @@ class Structure:
         return {path: layer for layer, path in enumerate(of_list, start=1)}
 
     def _held_by(self, path: str) -> list[str]:
-        """The paths of what a module holds, whose keys may be any words or numbers."""
+        """The paths of what a list holds, whose keys may be any words or numbers."""
         held = self.modules[path]._modules.items()
-        return [f"{path}.{key}".lstrip(".") for key, module in held if module is not None]
+        found = {f"{path}.{key}".lstrip("."): m for key, m in held if m is not None}
+        _check_not_shared(found)
+        return list(found)
 
     def _lists_in(self, group: str) -> list[str]:
         """The lists of blocks in a module, but for those in a branch, as of experts."""
@@ -449,6 +451,21 @@ def _are_blocks(modules: nn.Module) -> bool:
     norms = [sum(_may_be_norm(m) for m in child.modules()) for child in children]
     tensors = {tuple(name for name, _ in child.named_parameters()) for child in children}
     return all(norms) and (min(norms) > 1 or len(tensors) == 1)
+
+
+def _check_not_shared(blocks: Mapping[str, nn.Module]) -> None:
+    """Raise where one block is in several places. Its branches add up over its calls, and would
+    go by their number; but so do its tensors' gradients, and for that there is no rule."""
+    first: dict[int, str] = {}
+    for path, block in blocks.items():
+        tensors = [id(p) for p in block.parameters()]
+        if tensors and first.keys() >= set(tensors):
+            raise CompletedpError(
+                f"{first[tensors[0]]} and {path} are one block in several places, and there is no "
+                "rule for tensors whose gradient is a sum over layers: give each place a block of "
+                "its own, or keep the block once and call it as often as at the base"
+            )
+        first |= {each: path for each in tensors if each not in first}
 
 
 def _may_be_norm(module: nn.Module) -> bool:
