@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from completedp.apply.model_map import EXPERTS, PROBED, ModelMap
+from completedp.apply.model_map import BLOCKS, EXPERTS, PROBED, ModelMap
 from completedp.apply.own_scales import own_scales
 from completedp.apply.settings import (
     config_of,
@@ -61,6 +61,7 @@ def check_fit(model: ModelMap, recipe: Recipe, target: Scale) -> None:
             f"the model has {model.depth} blocks and the target says {target.depth}"
         )
     _check_width(model, target, "the model", "the target")
+    _check_lists(model, recipe, target)
     _check_experts(model, recipe)
 
 
@@ -83,6 +84,19 @@ def _of_heads(head_dim: int) -> str:
         f"a --recipe (without one it is `default`) of a base with heads of {head_dim}: search one "
         f"with `completedp search start --head-dim {head_dim}`"
     )
+
+
+def _check_lists(model: ModelMap, recipe: Recipe, target: Scale) -> None:
+    """Raise where one list of blocks grows more than another: there is one ratio of depth."""
+    ratio = (target / recipe.base).depth
+    for path, here in model.lists.items():
+        there = (recipe.constants or {}).get(f"{BLOCKS}{path}")
+        if there is not None and here != there * ratio:
+            raise CompletedpError(
+                f"{path} has {here} blocks and had {there:g} at base, where depth grows "
+                f"x{ratio:g}: a plan has one ratio for all lists of blocks, so let them grow "
+                "alike, or make the recipe from a base model with lists in this proportion"
+            )
 
 
 def _check_experts(model: ModelMap, recipe: Recipe) -> None:
@@ -272,7 +286,7 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
         return
     kept_right = set_by_plans(model, transfer.recipe)
     for name in dict.fromkeys((*model.constants, *base)):
-        if name in kept_right or name.startswith(START):
+        if name in kept_right or name.startswith((START, BLOCKS)):
             continue
         here, there = model.constants.get(name), base.get(name)
         if name in EXPERTS:

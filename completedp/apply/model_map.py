@@ -25,6 +25,8 @@ PROBED = "probed: "
 """What the names of constants begin with that were seen by running a model."""
 EXPERTS = ("experts", "experts a token")
 """The names of those that are numbers of experts, and no factors."""
+BLOCKS = "blocks of "
+"""What the names of a recipe's constants begin with that are numbers of blocks, list by list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +186,17 @@ class ModelMap(Sequence[TensorInfo]):
     def blocks(self) -> list[nn.Module]:
         """The blocks, in order; none where the model has no list of them."""
         return [self.structure.modules[path] for path in self.structure.layers]
+
+    @cached_property
+    def lists(self) -> Mapping[str, int]:
+        """Where there are several lists of blocks: how many each has, by its path. Overrides tell
+        those beside the one that the structure found."""
+        main, found = self.structure.blocks, dict[str, int]()
+        for tensor in self:
+            if tensor.layer is not None and not self.structure.in_block(tensor.name):
+                path = tensor.block.rpartition(".")[0]
+                found[path] = max(tensor.layer, found.get(path, 0))
+        return {main: len(self.blocks), **found} if found and main is not None else {}
 
     @cached_property
     def last_norms(self) -> Mapping[tuple[str, str], LastNorm]:
