@@ -264,6 +264,8 @@ class Evidence:
             return module_type != "latent_up" and self._fits(place, module_type)
         if module_type == "latent_up":  # from what is kept of a token
             return own[0] != width
+        if module_type == "mlp_in" and place.layer is not None and width not in own:
+            return True  # between the layer that reads the stream and the one that writes it
         if module_type in _READS | _WRITES:
             return self._fits(place, module_type)
         return own[1] == width  # embeddings
