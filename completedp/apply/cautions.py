@@ -6,6 +6,7 @@ Functions called `check` raise; those called `cautions` give lines for the calle
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -78,11 +79,12 @@ def check_heads(model: ModelMap, recipe: Recipe) -> None:
 
 def _of_heads(head_dim: int) -> str:
     """How to come by a recipe of other heads, where the user is."""
-    if command() is None:
+    if (asked := command()) is None:
         return f"a recipe of a base with heads of {head_dim} (Recipe.for_model, or cdp.search)"
+    of = f"--head-dim {head_dim}" if asked.model is None else f"--model {shlex.quote(asked.model)}"
     return (
         f"a --recipe (without one it is `default`) of a base with heads of {head_dim}: search one "
-        f"with `completedp search start --head-dim {head_dim}`"
+        f"with `completedp search start {of}`"
     )
 
 
