@@ -17,7 +17,7 @@ from studies import write_tokens
 from torch import Tensor, nn
 
 import completedp as cdp
-from completedp.apply.classify import classify
+from completedp.apply.classify import classify, read
 from completedp.apply.multipliers import hooked
 from completedp.apply.plan import Plan, plan
 from completedp.apply.probe import probe
@@ -157,9 +157,10 @@ class TwoLists(NanoGPT):
         return self.lm_head(self.ln_f(x))
 
 
-def two_lists(at: cdp.Scale, encoder: Any, decoder: Any) -> nn.Module:
+def two_lists(at: cdp.Scale, encoder: Any, decoder: Any, blocks: int | None = None) -> nn.Module:
+    """Two lists, the encoder of so many `blocks`, or as many as the decoder has."""
     model = TwoLists(at.width, 0)
-    model.encoder = nn.ModuleList(encoder(at.width) for _ in range(at.depth))
+    model.encoder = nn.ModuleList(encoder(at.width) for _ in range(blocks or at.depth))
     model.h = nn.ModuleList(decoder(at.width) for _ in range(at.depth))
     return model
 
@@ -177,6 +178,20 @@ def test_blocks_of_two_lists_have_ends_of_their_own(encoder: Any, decoder: Any) 
         assert "folded multiplier" in found[f"{name}.3.{end}.weight"].explain("lr")
         others = [t for t in found.tensors if t.name.startswith(f"{name}.3.attn.c_proj.weight")]
         assert ("folded multiplier" in others[0].explain("lr")) == (kind is Block)
+
+
+@pytest.mark.parametrize(("base", "large"), [(4, 4), (8, 8), (2, 2), (4, 12)])
+def test_lists_of_blocks_grow_alike(base: int, large: int) -> None:
+    """Where one grows less or more than the others, which have one ratio, a line says which."""
+    small, deep = (two_lists(at, Block, Block, n) for at, n in ((BASE, base), (LARGE, large)))
+    depths = max(BASE.depth, base), max(LARGE.depth, large)
+    at, target = (replace(s, depth=d) for s, d in zip((BASE, LARGE), depths, strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recipe = cdp.Recipe.for_model(small, at, overrides=ENCODER)
+        message = error_of(plan, deep, recipe, target)
+    assert " blocks and had " in message
+    assert "let them grow alike" in message
 
 
 def test_what_ends_a_branch_is_of_a_block() -> None:
@@ -367,7 +382,23 @@ def test_a_linear_layer_after_the_table_is_no_embedding() -> None:
     model.token_embed_proj = nn.Linear(WIDTH, WIDTH)
     message = error_of(classify, model)
     assert "cannot tell the role of 2 tensors: token_embed_proj.weight" in message
-    assert "mlp_in" in message
+    assert "'token_embed_proj': 'mlp_in'" in message
+
+
+@pytest.mark.parametrize("kind", ["embedding", "tied_embedding", "position"])
+@pytest.mark.parametrize("layer", [nn.Linear(WIDTH, WIDTH), nn.Conv1d(WIDTH, WIDTH, 3)])
+def test_what_reads_the_stream_is_no_embedding(layer: nn.Module, kind: str) -> None:
+    """A layer before the blocks or the head is neither offered an embedding's types nor takes one;
+    a hidden layer's is guessed, and what is guessed is planned so."""
+    model = NanoGPT(WIDTH, 2)
+    model.stem = layer
+    (suggestion,) = read(model).suggestions
+    assert suggestion.types == ("mlp_in",)
+    message = error_of(classify, model, {"stem": kind})
+    assert "stem.weight" in message
+    assert f"cannot be of type '{kind}'" in message
+    found = {t.name: t for t in classify(model, {suggestion.pattern: "mlp_in"})}
+    assert (found["stem.weight"].width, found["stem.weight"].layer) == (WIDTH, None)
 
 
 class Values(NanoGPT):

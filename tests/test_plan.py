@@ -25,6 +25,7 @@ from models import (
     token_batches,
     train,
 )
+from own_models import NanoGPT
 from torch import Tensor, nn
 
 import completedp as cdp
@@ -826,15 +827,32 @@ def test_a_type_the_recipe_does_not_know_gets_its_roles_values() -> None:
     assert gate.eps == pytest.approx(gate.base["eps"] / 2)
     assert gate.base["eps"] == pytest.approx(1e-8 * 2 ** (3 / 4))
     assert "(role)" in gate.explain("lr")
-    marked = [line for line in str(found).splitlines() if " ~ " in line]
-    assert marked
-    assert all("mlp.gate" in line for line in marked)
+    for width in (80, 120, 200):
+        lines = render(found, (), width).splitlines()
+        legend = next(line for line in lines if line.startswith("  ~ "))
+        assert "the recipe does not know" in legend
+        *_, last = (" ".join(line.split()[:2]) for line in lines if "~" in line)
+        assert last in ("blocks.0.mlp.gate.weight ~", "blocks.1.mlp.gate.weight ~")
+        assert sum("~" in line for line in lines) == 1 + 2  # the gates' rates differ
+
+
+def test_rows_have_one_start() -> None:
+    """What starts elsewhere is in a row of its own, whatever else is the same."""
+    model = NanoGPT(64, 2)
+    for block, start in zip(model.h, (0.1, 0.2), strict=True):
+        block.ln_2.register_parameter("gain", nn.Parameter(torch.full((64,), start)))
+    named = {r"ln_2\.gain": "mlp_norm"}
+    recipe = Recipe.for_model(model, BASE_SCALE, overrides=named, probe=False)
+    found = plan(model, recipe, BASE_SCALE, probe=False)
+    rows = {row.split()[0]: row for row in render(found, (), 200).splitlines() if "ln_2" in row}
+    for name, start in (("h.0.ln_2.gain", 0.1), ("h.1.ln_2.gain", 0.2), ("h.0-1.ln_2.weight", 1)):
+        assert f"= {start:g} " in rows[name]
 
 
 def test_a_type_of_a_role_that_the_recipe_has_none_of_gets_the_global_value() -> None:
     """A recipe for a model without biases knows no role for one: the value, by its rule."""
     model = make_model(128, 2, bias=True, device="meta")
-    with pytest.warns(UserWarning, match="qkv_bias"):
+    with pytest.warns(UserWarning, match="qkv_bias.* get the recipe's global values, marked ~"):
         found = plan(model, make_recipe(TUNED), scale(width=128))
     assert found["blocks.0.attn.qkv.bias"].base["lr"] == 2**-7
     assert found["blocks.0.attn.qkv.bias"].borrowed

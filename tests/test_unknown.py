@@ -124,7 +124,7 @@ def test_only_types_that_fit_are_offered() -> None:
     assert not {"attn_norm", "mlp_norm"} & set(offered["qn"])
     assert {"attn_norm", "mlp_out_bias"} <= set(offered[r"\bg\b"])
     assert offered["cls"] == ("embedding", "tied_embedding", "position")
-    assert offered["aux"] == ()  # there is an output weight, and it is none
+    assert offered["aux"] == ("mlp_in", "unembedding")  # a second head, or a hidden layer
     for pattern, types in offered.items():
         for module_type in types:
             known = {s.pattern: s.types[0] for s in reading.suggestions if s.types}
@@ -134,6 +134,32 @@ def test_only_types_that_fit_are_offered() -> None:
     for name, dimensions in sizes.items():
         pattern = next(p for p in offered if re.search(p, name))
         assert {MODULE_TYPES[t].is_matrix for t in offered[pattern]} <= {dimensions > 1}
+
+
+def test_a_layer_in_the_middle_of_a_branch_is_offered_one() -> None:
+    """What neither reads nor writes the stream is a hidden layer all the same."""
+    model = renamed()
+    for block in model.h:
+        block.mlp.mid = bare(4 * D, 4 * D)  # type: ignore[union-attr]
+    assert {s.pattern: s.guess for s in read(model).suggestions}["mid"] == "mlp_in"
+    named = {"n1": "attn_norm", "n2": "mlp_norm", "mid": "mlp_in"}
+    found = {t.name: t for t in classify(model, named)}
+    assert found["h.0.mlp.mid.weight"].width == 4 * D
+
+
+def test_patterns_hold_for_deeper_models() -> None:
+    """A tensor whose words others have too is named whole, with its block's number left open."""
+
+    def model(depth: int) -> nn.Module:
+        made = NanoGPT(D, depth)
+        for block in made.h:
+            block.attn.g_proj = bare(D, D)  # type: ignore[union-attr]
+            block.attn.g_proj_bias = nn.Parameter(torch.ones(4))  # type: ignore[union-attr]
+        return made
+
+    (suggestion,) = read(model(2)).suggestions
+    assert suggestion.pattern == r"^h\.\d+\.attn\.g_proj_bias$"
+    assert types_in(model(4), {suggestion.pattern: "sink_bias"}).count("sink_bias") == 4
 
 
 def test_a_vector_that_fits_nothing_is_not_guessed() -> None:

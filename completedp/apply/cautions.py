@@ -6,12 +6,13 @@ Functions called `check` raise; those called `cautions` give lines for the calle
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
 
-from completedp.apply.model_map import PROBED, SIZED, ModelMap
+from completedp.apply.model_map import BLOCKS, EXPERTS, PROBED, SIZED, ModelMap
 from completedp.apply.own_scales import own_scales
 from completedp.apply.settings import (
     config_of,
@@ -27,7 +28,7 @@ from completedp.common.errors import CompletedpError
 from completedp.common.surface import command, override
 from completedp.theory.horizon import critical_batch
 from completedp.theory.recipe import Recipe
-from completedp.theory.roles import Role
+from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.scale import Scale
 from completedp.theory.transfer import Transfer
 from completedp.theory.trust import doubts
@@ -61,6 +62,7 @@ def check_fit(model: ModelMap, recipe: Recipe, target: Scale) -> None:
             f"the model has {model.depth} blocks and the target says {target.depth}"
         )
     _check_width(model, target, "the model", "the target")
+    _check_lists(model, recipe, target)
     _check_experts(model, recipe)
 
 
@@ -77,12 +79,26 @@ def check_heads(model: ModelMap, recipe: Recipe) -> None:
 
 def _of_heads(head_dim: int) -> str:
     """How to come by a recipe of other heads, where the user is."""
-    if command() is None:
+    if (asked := command()) is None:
         return f"a recipe of a base with heads of {head_dim} (Recipe.for_model, or cdp.search)"
+    of = f"--head-dim {head_dim}" if asked.model is None else f"--model {shlex.quote(asked.model)}"
     return (
         f"a --recipe (without one it is `default`) of a base with heads of {head_dim}: search one "
-        f"with `completedp search start --head-dim {head_dim}`"
+        f"with `completedp search start {of}`"
     )
+
+
+def _check_lists(model: ModelMap, recipe: Recipe, target: Scale) -> None:
+    """Raise where one list of blocks grows more than another: there is one ratio of depth."""
+    ratio = (target / recipe.base).depth
+    for path, here in model.lists.items():
+        there = (recipe.constants or {}).get(f"{BLOCKS}{path}")
+        if there is not None and here != there * ratio:
+            raise CompletedpError(
+                f"{path} has {here} blocks and had {there:g} at base, where depth grows "
+                f"x{ratio:g}: a plan has one ratio for all lists of blocks, so let them grow "
+                "alike, or make the recipe from a base model with lists in this proportion"
+            )
 
 
 def _check_experts(model: ModelMap, recipe: Recipe) -> None:
@@ -234,9 +250,13 @@ def _any_multiplier(multipliers: Sequence[tuple[float, float]]) -> bool:
 def _borrowed_types(model: ModelMap, transfer: Transfer) -> Iterator[str]:
     unknown = dict.fromkeys(t.type for t in model if transfer.is_borrowed(t.type))
     if unknown:
+        roles = {MODULE_TYPES[name] for name in transfer.recipe.types}
+        get = {True: "the mean of their role's values", False: "the recipe's global values"}
+        found = dict.fromkeys(get[MODULE_TYPES[name] in roles] for name in unknown)
         yield (
-            f"the recipe knows no module type {', '.join(unknown)}: these get the mean of their "
-            "role's values, marked ~ in the table; for values of their own tune a base-sized copy "
+            f"the recipe knows no module type {', '.join(unknown)}: these get "
+            f"{' or, where it knows none of their role, '.join(sorted(found, reverse=True))}, "
+            "marked ~ in the table; for values of their own tune a base-sized copy "
             "of this model, from Recipe.for_model"
         )
 
@@ -268,9 +288,16 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
         return
     kept_right = set_by_plans(model, transfer.recipe)
     for name in dict.fromkeys((*model.constants, *base)):
-        if name in kept_right or name.startswith((START, SIZED)):
+        if name in kept_right or name.startswith((START, SIZED, BLOCKS)):
             continue
         here, there = model.constants.get(name), base.get(name)
+        if name in EXPERTS:
+            if here != there and here is not None and there is not None:
+                yield (
+                    f"{name} = {here:g} and was {there:g} at base: each expert sees another share "
+                    "of the batch, for which there is no rule; keep it, or tune at the base anew"
+                )
+            continue
         if name.startswith(PROBED):
             if model.probed is None:
                 yield (

@@ -20,7 +20,7 @@ from completedp.apply import cautions, names
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.names import canonical_name as canonical_name
 from completedp.apply.settings import declared_head_dim
-from completedp.apply.structure import Place, Structure, fans, is_norm, may_be_fans
+from completedp.apply.structure import Place, Structure, fans, features, is_norm, may_be_fans
 from completedp.apply.unknown import Suggestion, check_known, suggest
 from completedp.common.checks import check_is
 from completedp.common.errors import CompletedpError
@@ -34,6 +34,7 @@ _WRITES = {"attn_out", "mlp_out"}
 _PER_HEAD = {"qkv", "attn_gate", "attn_out"}
 """What may have a matrix for each head."""
 _HEADS = ("unembedding", "tied_embedding")
+_EMBEDS = ("embedding", "tied_embedding", "position")
 
 
 def classify(
@@ -104,6 +105,12 @@ def read(
             unused.discard(pattern)
             decision = _typed(place, tried[pattern]), "override"
             _check_dimensions(place, decision[0], pattern)
+            if decision[0] in _EMBEDS and evidence.is_between(place):
+                raise CompletedpError(
+                    f"override {pattern!r}: {place.name} {list(place.shape)} reads what is as wide "
+                    f"as the residual stream, and {structure.embedding} embeds the tokens: it "
+                    f"cannot be of type {decision[0]!r}; a hidden layer there is of type 'mlp_in'"
+                )
             if (given := match.groupdict().get("layer")) is not None:
                 layer = _layer(given, match)
         else:
@@ -167,7 +174,7 @@ class Evidence:
     def decide(self, place: Place) -> tuple[str, str] | None:
         """The type of a tensor and what decided it; a bias has that of its weight."""
         weight = self._structure.weight_of(place) if place.is_bias else place
-        if weight is None:  # a bias of nothing
+        if weight is None or self._structure.between_blocks(place.path):  # a bias of nothing
             return None
         for how, evidence in self._order:
             if (kind := evidence(weight)) is None:
@@ -250,11 +257,15 @@ class Evidence:
             return False
         if not MODULE_TYPES[module_type].is_matrix:
             return True
+        if module_type in _EMBEDS and self.reads_stream(place):
+            return False
         width, own = self._structure.width, fans(place.owner) if place.key == "weight" else None
         if width is None or own is None:  # what is kept of a token is told by not being the stream
             return module_type != "latent_up" and self._fits(place, module_type)
         if module_type == "latent_up":  # from what is kept of a token
             return own[0] != width
+        if module_type == "mlp_in" and place.layer is not None and width not in own:
+            return True  # between the layer that reads the stream and the one that writes it
         if module_type in _READS | _WRITES:
             return self._fits(place, module_type)
         return own[1] == width  # embeddings
@@ -302,7 +313,7 @@ class Evidence:
             is_open = len(may_be_fans(place.owner)) != 1  # no linear layer of torch's, which tells
             if kind is None or (is_open and not is_vector and not self._fits(place, kind)):
                 return None
-            if kind == "embedding" and self._reads_stream(place):
+            if kind == "embedding" and self.reads_stream(place):
                 return None
             return kind if (len(place.shape) == 1) == is_vector else None
         if len(place.shape) == 1:
@@ -312,10 +323,17 @@ class Evidence:
         )
         return kind if kind and self._fits(place, kind) else None
 
-    def _reads_stream(self, place: Place) -> bool:
-        """Whether a linear layer takes what is as wide as the stream, where tokens have a table."""
-        own, table = fans(place.owner), self._structure.vocabulary
-        return own is not None and table is not None and own[0] == self._structure.width
+    def reads_stream(self, place: Place) -> bool:
+        """Whether a linear layer or a convolution takes what is as wide as the stream, where tokens
+        have a table."""
+        both, table = features(place.owner), self._structure.vocabulary
+        return both is not None and table is not None and both[0] == self._structure.width
+
+    def is_between(self, place: Place) -> bool:
+        """Whether it gives as much, too, before the blocks or after."""
+        width = self._structure.width
+        on_stream = self.reads_stream(place) and features(place.owner) == (width, width)
+        return on_stream and place.layer is None
 
     def _norm_by_name(self, place: Place) -> str | None:
         if place.word == "layer_norm" and fans(place.owner):  # Megatron's, fused into what follows

@@ -103,8 +103,13 @@ def _embedded(subject: Subject) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _added(subject: Subject, layer: int, branch: str) -> tuple[Tensor | None, Tensor | None]:
-    """What the module at the end of a block's branch gives, and what is added of it."""
+    """What the module at the end of a block's branch gives, and what is added of it. A gain that
+    has no module of its own multiplies what the last linear map gives."""
     ends = subject.ends(layer, branch)
+    gain = subject.values.get(subject.named.get(ends[0], "")) if ends else None
+    if gain is not None:
+        last = (t.name for _, t in subject.tensors(layer) if t.last_map == branch)
+        ends = list(dict.fromkeys(name.rpartition(".")[0] for name in last))
     if len(ends) != 1:
         return None, None
     given: list[Tensor] = []
@@ -118,4 +123,6 @@ def _added(subject: Subject, layer: int, branch: str) -> tuple[Tensor | None, Te
         after = subject.block(layer, **alone).detach() - subject.stream(layer)
     finally:
         handle.remove()
-    return (given[0].detach(), after) if len(given) == 1 else (None, None)
+    if len(given) != 1:
+        return None, None
+    return given[0].detach() * (1.0 if gain is None else gain.detach()), after

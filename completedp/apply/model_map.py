@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,12 @@ from typing import NamedTuple, overload
 from torch import nn
 
 from completedp.apply.names import block_of, canonical_name
-from completedp.apply.settings import declared_head_dim, forward_constants
+from completedp.apply.settings import (
+    config_of,
+    declared_head_dim,
+    experts_a_token,
+    forward_constants,
+)
 from completedp.apply.structure import Structure
 from completedp.common.errors import CompletedpError
 from completedp.theory.roles import Role
@@ -19,6 +25,10 @@ PROBED = "probed: "
 """What the names of constants begin with that were seen by running a model."""
 SIZED = "size: "
 """What the names of those begin with that are sizes of what it does (sizes.py)."""
+EXPERTS = ("experts", "experts a token")
+"""The names of those that are numbers of experts, and no factors."""
+BLOCKS = "blocks of "
+"""What the names of a recipe's constants begin with that are numbers of blocks, list by list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +82,13 @@ class TensorInfo:
 
 
 class LastNorm(NamedTuple):
-    """A norm that ends a branch: the number of its block, and its path."""
+    """A norm that ends a branch, or a gain alone: the number of its block, and its path."""
 
     layer: int
     path: str
+    held: tuple[str, ...] = ()
+    """Its tensors, where what the module of that path gives is not what they end: it has others
+    too, as a block that holds LayerScale's, or is a list of them."""
 
 
 class ModelMap(Sequence[TensorInfo]):
@@ -151,20 +164,43 @@ class ModelMap(Sequence[TensorInfo]):
     @property
     def constants(self) -> Mapping[str, float]:
         """What the model's own forward pass multiplies by, by name: said by its config and modules,
-        and seen by running it."""
-        return {**self._said, **(self.probed or {})}
+        and seen by running it; and its numbers of experts."""
+        return {**self._said, **self._experts, **(self.probed or {})}
 
     @cached_property
     def _said(self) -> Mapping[str, float]:
         return forward_constants(self.model)
 
     @cached_property
+    def _experts(self) -> Mapping[str, float]:
+        """How many there are, as a router has outputs (that of shared ones has one), and how many a
+        token goes to, where the modules around the router or the config say it."""
+        outputs = {t.name: math.prod(t.shape) // t.width for t in self if t.type == "router"}
+        if not outputs:
+            return {}
+        router = max(outputs, key=outputs.__getitem__)
+        words = router.split(".")
+        paths = (".".join(words[:end]) for end in range(len(words) - 1, 0, -1))
+        around = (self.structure.modules.get(path) for path in paths)
+        numbers = outputs[router], experts_a_token((*around, config_of(self.model)))
+        named = zip(EXPERTS, numbers, strict=True)
+        return {name: float(number) for name, number in named if number is not None}
+
+    @cached_property
     def blocks(self) -> list[nn.Module]:
         """The blocks, in order; none where the model has no list of them."""
-        if self.structure.blocks is None:
-            return []
-        children = self.structure.modules[self.structure.blocks]._modules.values()
-        return [module for module in children if module is not None]
+        return [self.structure.modules[path] for path in self.structure.layers]
+
+    @cached_property
+    def lists(self) -> Mapping[str, int]:
+        """Where there are several lists of blocks: how many each has, by its path. Overrides tell
+        those beside the one that the structure found."""
+        main, found = self.structure.blocks, dict[str, int]()
+        for tensor in self:
+            if tensor.layer is not None and not self.structure.in_block(tensor.name):
+                path = tensor.block.rpartition(".")[0]
+                found[path] = max(tensor.layer, found.get(path, 0))
+        return {main: len(self.blocks), **found} if found and main is not None else {}
 
     @cached_property
     def last_norms(self) -> Mapping[tuple[str, str], LastNorm]:
@@ -174,11 +210,22 @@ class ModelMap(Sequence[TensorInfo]):
             (block_of(path, layer), branch): LastNorm(layer, path)
             for (layer, branch), path in self.structure.norms_without_gains.items()
         }
+        tensors: dict[tuple[str, str], list[TensorInfo]] = {}
         for tensor in self:
-            if tensor.layer and tensor.type.endswith("_post_norm"):
-                branch = tensor.type.removesuffix("_post_norm")
-                path = tensor.name.rpartition(".")[0]
-                found[tensor.block, branch] = LastNorm(tensor.layer, path)
+            kind = tensor.type.removesuffix("_bias")
+            if tensor.layer and kind.endswith("_post_norm"):
+                branch = kind.removesuffix("_post_norm")
+                tensors.setdefault((tensor.block, branch), []).append(tensor)
+        for place, each in tensors.items():
+            gain = next((t for t in reversed(each) if not t.type.endswith("_bias")), None)
+            if gain is not None and gain.layer:
+                path = gain.name.rpartition(".")[0]
+                names = tuple(t.name for t in each if t.name.rpartition(".")[0] == path)
+                module = self.structure.modules[path]
+                more = sum(p.requires_grad for p in module.parameters()) > len(names)
+                uncalled = isinstance(module, nn.ParameterList | nn.ParameterDict)
+                held = names if more or uncalled else ()
+                found[place] = LastNorm(gain.layer, path, held)
         return found
 
     def ends(self, tensor: TensorInfo) -> str | None:

@@ -155,11 +155,11 @@ def why_not_folded(branch: str, model_map: ModelMap, tensors: Sequence[TensorPla
     else:
         last = [tensor for tensor in tensors if model_map.ends(tensor.info) == branch]
         what, gains = f"the {branch} branch", {_owner(t) for t in last if not is_bias(t.info.type)}
-        for (_, other), (_, path) in model_map.last_norms.items():
-            if other == branch and path not in gains:
+        for (_, other), norm in model_map.last_norms.items():
+            if other == branch and norm.path not in gains:
                 return (
-                    f"{what} ends in a norm ({path}) without a gain, which undoes a factor of the "
-                    "weights before it"
+                    f"{what} ends in a norm ({norm.path}) without a gain, which undoes a factor "
+                    "of the weights before it"
                 )
     for tensor in last:
         if tensor.info.offset and tensor.knobs.get(WEIGHT_DECAY):
@@ -279,14 +279,16 @@ def hooked(plan: PlanNumbers) -> dict[str, float]:
 
 def hook_places(model_map: ModelMap) -> dict[str, tuple[int | None, str]]:
     """Modules that a hook may multiply at, with block and branch: a branch's last norm, where it
-    has none, linear; and the head."""
-    modules = model_map.structure.modules
+    has none, linear; and the head. None that does more than to end a branch."""
+    modules, no_places = model_map.structure.modules, set(_without_a_place(model_map))
     found: dict[str, tuple[int | None, str]] = {
-        path: (layer, branch) for (_, branch), (layer, path) in model_map.last_norms.items()
+        norm.path: (norm.layer, branch)
+        for (_, branch), norm in model_map.last_norms.items()
+        if norm.path not in no_places
     }
     for info in model_map:
         path, branch = info.name.rpartition(".")[0], model_map.ends(info)
-        if branch not in BRANCHES or info.layer is None:
+        if branch not in BRANCHES or info.layer is None or path in no_places:
             continue
         if isinstance(modules[path.rpartition(".")[0]], nn.MultiheadAttention):
             path = path.rpartition(".")[0]  # which uses its last layer's weight without calling it
@@ -296,8 +298,28 @@ def hook_places(model_map: ModelMap) -> dict[str, tuple[int | None, str]]:
     return found
 
 
+def _without_a_place(model_map: ModelMap) -> dict[str, tuple[str, str]]:
+    """Modules that give more than the branch which a tensor of theirs ends, with tensor and branch:
+    a block, and what has other tensors beside a gain."""
+    found: dict[str, tuple[str, str]] = {}
+    for (_, branch), norm in model_map.last_norms.items():
+        if norm.held:
+            found.setdefault(norm.path, (norm.held[0], branch))
+    for info in model_map:
+        path, branch = info.name.rpartition(".")[0], model_map.ends(info)
+        if branch in BRANCHES and path in model_map.structure.layers:
+            found.setdefault(path, (info.name, branch))
+    return found
+
+
 def _check_apart(model_map: ModelMap, ways: Mapping[str, Way]) -> None:
-    """Raise where one hook would multiply what another one did."""
+    """Raise where a hook would multiply more than a branch, or what another one did."""
+    for path, (tensor, branch) in _without_a_place(model_map).items():
+        if ways[branch] == "hook":
+            raise CompletedpError(
+                f"{tensor} ends the {branch} branch and has no module of its own, and a hook on "
+                f'{path} would multiply more than that: use multipliers="fold"'
+            )
     places = {p: branch for p, (_, branch) in hook_places(model_map).items()}
     for path, branch in places.items():
         inner = next((p for p in places if p.startswith(f"{path}.") and places[p] == branch), None)

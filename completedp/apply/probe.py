@@ -471,5 +471,5 @@ def _ends(subject: Subject, layer: int, branch: str | None = None) -> str:
     for _, tensor in subject.tensors(layer):
         if tensor.last_map in ((branch,) if branch else BRANCHES):
             norm = norms.get((tensor.block, tensor.last_map or ""))
-            names.append(norm.path if norm else tensor.name)
+            names += (norm.held or [norm.path]) if norm else [tensor.name]
     return ", ".join(dict.fromkeys(names)) or "none"

@@ -10,7 +10,7 @@ from torch import nn
 
 from completedp.apply import cautions
 from completedp.apply.classify import classify
-from completedp.apply.model_map import ModelMap
+from completedp.apply.model_map import BLOCKS, ModelMap
 from completedp.apply.probe import confirm
 from completedp.apply.starts import starts_of, unseen_starts
 from completedp.common.checks import check_one_of
@@ -58,10 +58,20 @@ def recipe_for_model(
         widths=_widths(model_map),
         head_dim=model_map.head_dim,
         overrides=overrides or {},
-        constants={**model_map.constants, **model_map.sizes, **starts_of(model_map)},
+        constants={
+            **model_map.constants,
+            **model_map.sizes,
+            **starts_of(model_map),
+            **_lists(model_map),
+        },
         rules=rules.chosen(**choices),
         **options,
     )
+
+
+def _lists(tensors: ModelMap) -> dict[str, float]:
+    """How many blocks each of several lists has, which have to grow alike."""
+    return {f"{BLOCKS}{path}": float(number) for path, number in tensors.lists.items()}
 
 
 def _widths(tensors: ModelMap) -> dict[str, int]:

@@ -7,7 +7,7 @@ one at the target, the model is another one too, on top of every rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ _DERIVED: dict[str, Callable[[Any], float]] = {
         c.scale_depth / math.sqrt(c.num_hidden_layers)
     ),
 }
+_EXPERTS_A_TOKEN = ("num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k", "top_k")
 # What multiplies a family's logits, by model_type: the setting, and 1, or -1 where it divides them.
 _LOGIT_SCALES = {
     **dict.fromkeys(("cohere", "cohere2", "cohere2_moe"), ("logit_scale", 1)),
@@ -91,6 +92,12 @@ def forward_constants(model: nn.Module) -> dict[str, float]:
     for path, scale in embedding_scales(model).items():
         found[last_names(path)] = scale
     return found
+
+
+def experts_a_token(said: Iterable[object]) -> int | None:
+    """How many experts a token goes to, by the first of some modules or configs that says it."""
+    found = (_first_int(each, _EXPERTS_A_TOKEN) for each in said)
+    return next((count for count in found if count is not None), None)
 
 
 def is_same_constant(one: float, other: float) -> bool:

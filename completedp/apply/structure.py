@@ -5,7 +5,7 @@ Everything is keyed by canonical path, so wrappers anywhere in the model change 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -92,9 +92,48 @@ class Structure:
 
     def in_block(self, path: str) -> bool:
         """Whether a path leads into a block."""
-        if self.blocks is None or path == self.blocks:
+        return self._block_around(path) is not None
+
+    def between_blocks(self, path: str) -> bool:
+        """Whether a path leads into a group of blocks, beside them."""
+        if self.blocks is None or path == self.blocks or self.in_block(path):
             return False
         return path.startswith(f"{self.blocks}." if self.blocks else "")
+
+    @cached_property
+    def layers(self) -> dict[str, int]:
+        """The blocks' paths, with their numbers from 1: those of the list's modules, or of the
+        blocks in each where these are groups of blocks."""
+        if self.blocks is None:
+            return {}
+        of_list = self._held_by(self.blocks)
+        inner = [self._lists_in(path) for path in of_list]
+        if all(len(lists) == 1 for lists in inner):
+            of_list = [block for (path,) in inner for block in self._held_by(path)]
+        return {path: layer for layer, path in enumerate(of_list, start=1)}
+
+    def _held_by(self, path: str) -> list[str]:
+        """The paths of what a list holds, whose keys may be any words or numbers."""
+        held = self.modules[path]._modules.items()
+        found = {f"{path}.{key}".lstrip("."): m for key, m in held if m is not None}
+        _check_not_shared(found)
+        return list(found)
+
+    def _lists_in(self, group: str) -> list[str]:
+        """The lists of blocks in a module, but for those in a branch, as of experts."""
+        found: list[str] = []
+        for name, module in self.modules[group].named_modules():
+            path = canonical_name(f"{group}.{name}.").rstrip(".")
+            within = any(_is_within(path, other) for other in found)
+            in_branch = names.branch_of(path.removeprefix(group).split("."))
+            if not within and not in_branch and _is_block_list(module) and _are_blocks(module):
+                found.append(path)
+        return found
+
+    def _block_around(self, path: str) -> str | None:
+        words = path.split(".")
+        ends = (".".join(words[:end]) for end in range(1, len(words) + 1))
+        return next((end for end in ends if end in self.layers), None)
 
     def places(self) -> Iterator[tuple[Place, nn.Parameter]]:
         """Every parameter of the model, in the model's order, tied ones at each of their places."""
@@ -216,8 +255,7 @@ class Structure:
         bare: list[Place] = []
         beside = {layer: list(words) for layer, words in self._stream_norms.items()}
         for path, module in self.modules.items():
-            has_none = next(module.parameters(), None) is None
-            if has_none and "norm" in type(module).__name__.lower():
+            if _may_be_norm(module) and not is_norm(module):
                 place = self._place(path, "weight", module, ())
                 if place.layer and self.branch(place) is None:
                     bare.append(place)
@@ -273,26 +311,16 @@ class Structure:
         return place.shape[0] in counts and place.shape[1] == self.width
 
     def _place(self, path: str, key: str, owner: nn.Module, shape: tuple[int, ...]) -> Place:
-        if not self.in_block(path):
-            inside = tuple(path.split(".")) if path else ()
-            return Place(path=path, key=key, owner=owner, shape=shape, layer=None, inside=inside)
-        start = len(self.blocks.split(".")) if self.blocks else 0
-        index, *inside = path.split(".")[start:]
+        block = self._block_around(path)
+        inside = path if block is None else path.removeprefix(block).removeprefix(".")
         return Place(
             path=path,
             key=key,
             owner=owner,
             shape=shape,
-            layer=self._layers[index],
-            inside=tuple(inside),
+            layer=None if block is None else self.layers[block],
+            inside=tuple(inside.split(".")) if inside else (),
         )
-
-    @cached_property
-    def _layers(self) -> dict[str, int]:
-        """The blocks' numbers, from 1, by their keys, which may be any words or numbers."""
-        blocks = self.modules[self.blocks or ""]._modules.items()
-        there = (name for name, block in blocks if block is not None)
-        return {name: layer for layer, name in enumerate(there, start=1)}
 
     def _find_blocks(self) -> str | None:
         """The path of the list of like blocks that is in no other one."""
@@ -416,6 +444,36 @@ def _is_block_list(module: nn.Module) -> bool:
     )
 
 
+def _are_blocks(modules: nn.Module) -> bool:
+    """Whether like modules in a row are blocks, which have norms: experts have none, and branches
+    in a row, whose tensors differ, have one each."""
+    children = [unwrapped(m) for m in modules._modules.values() if m is not None]
+    norms = [sum(_may_be_norm(m) for m in child.modules()) for child in children]
+    tensors = {tuple(name for name, _ in child.named_parameters()) for child in children}
+    return all(norms) and (min(norms) > 1 or len(tensors) == 1)
+
+
+def _check_not_shared(blocks: Mapping[str, nn.Module]) -> None:
+    """Raise where one block is in several places. Its branches add up over its calls, and would
+    go by their number; but so do its tensors' gradients, and for that there is no rule."""
+    first: dict[int, str] = {}
+    for path, block in blocks.items():
+        tensors = [id(p) for p in block.parameters()]
+        if tensors and first.keys() >= set(tensors):
+            raise CompletedpError(
+                f"{first[tensors[0]]} and {path} are one block in several places, and there is no "
+                "rule for tensors whose gradient is a sum over layers: give each place a block of "
+                "its own, or keep the block once and call it as often as at the base"
+            )
+        first |= {each: path for each in tensors if each not in first}
+
+
+def _may_be_norm(module: nn.Module) -> bool:
+    """A norm, also one without a gain."""
+    has_none = next(module.parameters(), None) is None
+    return is_norm(module) or (has_none and "norm" in type(module).__name__.lower())
+
+
 def _own_class(module: nn.Module) -> type:
     """A module's class before `fully_shard`, which gives what it shards one called FSDP."""
     return next(kind for kind in type(module).__mro__ if not kind.__name__.startswith("FSDP"))
@@ -438,6 +496,15 @@ def is_norm(module: nn.Module) -> bool:
 def fans(module: nn.Module) -> tuple[int, int] | None:
     """Fan-in and fan-out of a linear layer. Hugging Face's Conv1D keeps its weight transposed."""
     return next(iter(may_be_fans(module)), None)
+
+
+def features(module: nn.Module) -> tuple[int, int] | None:
+    """How many a linear layer or a convolution reads for each of its outputs, and how many it
+    gives."""
+    channels = getattr(module, "in_channels", None), getattr(module, "out_channels", None)
+    if fans(module) is not None or not all(isinstance(each, int) for each in channels):
+        return fans(module)
+    return channels[0] // getattr(module, "groups", 1), channels[1]  # type: ignore[operator,return-value]
 
 
 def may_be_fans(module: nn.Module) -> list[tuple[int, int]]:

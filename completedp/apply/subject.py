@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from completedp.apply.heads import TOKENS, HeadSizes, call_options, unchanged
-from completedp.apply.model_map import ModelMap, TensorInfo
+from completedp.apply.model_map import LastNorm, ModelMap, TensorInfo
 from completedp.apply.multipliers import MultiplyOutput, hook_places
 from completedp.apply.names import canonical_name
 from completedp.apply.structure import is_norm, unwrapped
@@ -291,9 +291,9 @@ class Subject:
         return list(dict.fromkeys(self._end_of(tensor, branch) for tensor in found))
 
     def _end_of(self, tensor: TensorInfo, branch: str) -> str:
-        """The norm that ends a branch, or its last linear map."""
+        """The norm that ends a branch, or its gain alone, or its last linear map."""
         norm = self.map.last_norms.get((tensor.block, branch))
-        return norm.path if norm else tensor.name.rpartition(".")[0]
+        return _place_of(norm) if norm else tensor.name.rpartition(".")[0]
 
     def scaled(
         self, layer: int, factors: Mapping[str, float], alone: str | None = None
@@ -310,11 +310,19 @@ class Subject:
                 continue
             end = self._end_of(tensor, branch)
             factor = factors[branch] if alone in (None, end) else 0.0
-            if end == tensor.name.rpartition(".")[0]:
+            norm = self.map.last_norms.get((tensor.block, branch))
+            if norm and norm.held:
+                for held in (self.named[each] for each in norm.held):
+                    changed[held] = (self.values[held] * factor).detach().requires_grad_()
+            elif end == tensor.name.rpartition(".")[0]:
                 changed[name] = (self.values[name] * factor).detach().requires_grad_()
             else:
                 hooks[end] = factor
         return {"changed": changed, "hooks": hooks}
+
+
+def _place_of(norm: LastNorm) -> str:
+    return norm.held[0] if norm.held else norm.path
 
 
 def output_norms(model_map: ModelMap) -> dict[str, TensorInfo]:

@@ -37,6 +37,8 @@ class _Layout:
 
 
 _TENSOR = "tensor"
+BORROWED = "~"
+"""What marks tensors of a type that the recipe does not know, which get values of others."""
 NARROWEST = 16
 """Columns that names have at least."""
 _SHORT = {"weight_decay": "decay"}
@@ -115,6 +117,8 @@ def _head(plan: PlanNumbers, layout: _Layout) -> list[str]:
                 for name in names
             )
             lines.append(f"  {key:<7} {', '.join(spans)}")
+    if any(tensor.borrowed for tensor in plan.tensors):
+        lines.append(f"  {BORROWED}       of a type that the recipe does not know")
     if not layout.changes:
         lines.append("  values at the target; a wider terminal shows more")
     return lines
@@ -162,12 +166,13 @@ def _folded(tensors: list[TensorPlan]) -> list[list[TensorPlan]]:
 
 def _values(tensor: TensorPlan) -> tuple[object, ...]:
     targets = (tensor.values[knob.name].target for knob in OPTIMIZERS[tensor.optimizer].knobs)
-    return (tensor.info.shape, tensor.init_std, *targets, tensor.multiplier)
+    starts = tensor.init_std, tensor.init_value
+    return (tensor.info.shape, *starts, *targets, tensor.multiplier)
 
 
 def _name(rows: Sequence[TensorPlan]) -> str:
-    """The names of all tensors of a row."""
-    return merged_name([tensor.name for tensor in rows])
+    """The names of all tensors of a row, marked where the recipe does not know their type."""
+    return merged_name([tensor.name for tensor in rows]) + f" {BORROWED}" * rows[0].borrowed
 
 
 def merged_name(names: Sequence[str]) -> str:
@@ -229,7 +234,7 @@ def _cells(tensor: TensorPlan, keys: Sequence[str], *, changes: bool) -> dict[st
     """What the columns say of a tensor."""
     std = tensor.init_std
     return {
-        "role": f"{tensor.info.role}{' ~' if tensor.borrowed else ''}",
+        "role": str(tensor.info.role),
         "shape": "x".join(map(str, tensor.info.shape)),
         "init std": f"= {tensor.init_value:g}"
         if std is None

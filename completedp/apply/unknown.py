@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from completedp.apply import names
-from completedp.apply.structure import Place, Structure, fans, is_norm
+from completedp.apply.structure import Place, Structure, features, is_norm
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import command
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role, is_bias
@@ -133,14 +133,17 @@ def _fitting(
 ) -> Iterator[str]:
     """The types that a tensor may have, by place and shape."""
     branch = structure.branch(place)
+    reads, gives = (side == structure.width for side in features(place.owner) or (None, None))
     for module_type, role in MODULE_TYPES.items():
         elsewhere = role.in_blocks != (place.layer is not None)
-        if module_type == "mlp_in" and fans(place.owner) == (structure.width, structure.width):
+        if structure.between_blocks(place.path):
+            elsewhere = False
+        if module_type == "mlp_in" and reads and (gives or "unembedding" in taken):
             elsewhere = False  # a hidden layer before the blocks, or after
         if (elsewhere and structure.blocks is not None) or not fits(place, module_type):
             continue
-        if module_type in _ONE and module_type in taken:
-            continue
+        if module_type in _ONE and module_type in taken and (gives or not reads):
+            continue  # but for a second head
         if role is Role.OUTPUT_NORM and structure.norms_embedding(place.path):
             continue
         if len(place.shape) > 1 and not place.is_bias and not role.is_matrix:
@@ -206,7 +209,8 @@ def _words(place: Place) -> tuple[str, ...]:
 
 
 def _pattern(words: Sequence[str], wanted: Collection[str], every_name: Sequence[str]) -> str:
-    """The shortest end of the words that matches the tensors which they name, and no others."""
+    """The shortest end of the words that matches the tensors which they name, and no others. Where
+    there is none, their whole names with the numbers left open, which deeper models have, too."""
     parts = [r"\d+" if word == "*" else re.escape(word) for word in words]
     for start in reversed(range(len(parts))):
         if words[start] == "*" or words[start].isdigit():  # a number says nothing by itself
@@ -215,4 +219,12 @@ def _pattern(words: Sequence[str], wanted: Collection[str], every_name: Sequence
         for pattern in (end, rf"\b{end}\b", rf"(^|\.){end}(\.|$)"):
             if {name for name in every_name if re.search(pattern, name)} == set(wanted):
                 return pattern
-    return "|".join(f"^{re.escape(name)}$" for name in sorted(wanted))
+    last = len(words) - 1
+    names_of_all = {
+        r"\.".join(
+            r"\d+" if word.isdigit() and place < last else re.escape(word)
+            for place, word in enumerate(name.split("."))
+        )
+        for name in wanted
+    }
+    return "|".join(f"^{name}$" for name in sorted(names_of_all))

@@ -66,6 +66,7 @@ def made_from(
     maker = maker_from(source) if isinstance(source, str) else source
     shown = _shown(source)
     fixed = not isinstance(maker, HuggingFace) and not inspect.signature(maker).parameters
+    _check_takes_scale(maker, shown)
     with torch.device("meta"):
         try:
             if isinstance(maker, HuggingFace) and not any(sizes.values()):
@@ -81,6 +82,21 @@ def made_from(
     if not isinstance(model, nn.Module):
         raise CompletedpError(f"{shown} gave a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def _check_takes_scale(maker: Callable[..., Any], shown: str) -> None:
+    """Raise where a function asks for more than it is given."""
+    needed = [
+        name
+        for name, parameter in inspect.signature(maker).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if len(needed) > 1:
+        raise CompletedpError(
+            f"{shown} asks for {', '.join(needed)}, and is given one completedp.Scale, which has "
+            "width and depth: take that alone, as `def make(scale)` does"
+        )
 
 
 def check_sizes(
@@ -132,11 +148,18 @@ def function_from(source: str, what: str, forms: str = "module:function") -> Cal
     if here not in sys.path:  # and it stays there: the function may import what is beside it
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(name), function, None)
+        module = importlib.import_module(name)
+        found = getattr(module, function, None)
     except (Exception, SystemExit) as error:  # the user's own code may fail in any way
         raise CompletedpError(f"{what} {source[:200]!r}: {short(error)}") from None
     if not callable(found):
-        raise CompletedpError(f"{what} {source[:200]!r}: {name} has no function {function!r}")
+        there = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == name
+        ]
+        has = f", and has {', '.join(there[:5])}" if there else ""
+        raise CompletedpError(f"{what} {source[:200]!r}: {name} has no function {function!r}{has}")
     return found
 
 
