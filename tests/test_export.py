@@ -303,7 +303,7 @@ def test_plan_of_a_model_of_ones_own(here: Path, capsys: pytest.CaptureFixture[s
         ("my_models:no_such", ["'no_such'", "my_models"]),
         ("my_models:nothing", ["int", "Module"]),
         ("hf:./no-such-folder", ["no-such-folder"]),
-        ("my_models:sized", ["'my_models:sized'", "TypeError", "depth"]),
+        ("my_models:sized", ["'my_models:sized'", "one completedp.Scale", "depth"]),
         ("my_models:broken", ["SystemExit", "by itself"]),
         (".my_models:small", ["'.my_models:small'"]),
     ],
