@@ -128,6 +128,11 @@ def steps_done(config: TrainConfig) -> int:
         return 0
 
 
+def was_begun(config: TrainConfig) -> bool:
+    """Whether a run has taken its folder, be it before its first checkpoint."""
+    return (user_path(config.out) / "config.json").exists()
+
+
 def check_own(checkpoint: Path, identity: dict[str, Any]) -> None:
     """Raise where a checkpoint was written by another run; older ones do not say."""
     theirs = read_about(checkpoint).run
