@@ -244,6 +244,8 @@ def test_a_cpu_refuses_what_takes_long(
     monkeypatch.setattr(training_costs, "LONG_ON_CPU", 0.0)
     assert run([*proposed, "--trials", "2"], monkeypatch) == 0  # it was begun
     assert "2/2 trials" in capsys.readouterr().out
+    assert run([*proposed, "--trials", "2"], monkeypatch) == 0
+    assert "ETA" not in capsys.readouterr().err  # nothing is compiled, or left
 
 
 def test_anyway_begins(

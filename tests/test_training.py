@@ -318,6 +318,8 @@ def test_run_folder_of_another_run_is_refused(data: str, recipe: Recipe, tmp_pat
     before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
     with pytest.raises(CompletedpError, match="another run: its seed is 0, here it is 1"):
         train(replace(asked, seed=1), recipe=recipe, quiet=True)
+    with pytest.raises(CompletedpError, match="its depth is not given, here it is 2; "):
+        train(replace(asked, depth=2), recipe=recipe, quiet=True)
     with pytest.raises(CompletedpError, match="another run: its recipe had other contents"):
         train(asked, recipe=recipe.with_values(lr=0.5), quiet=True)
     assert before == {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}

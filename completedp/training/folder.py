@@ -70,9 +70,13 @@ def finished_run(
     new = json.loads(json.dumps(config.to_dict()))
     differs = same_run(old, new)
     if differs is not None:
+        theirs, ours = (
+            "not given" if value is None else repr(value)
+            for value in (old.get(differs), new.get(differs))
+        )
         raise CompletedpError(
-            f"{str(folder)!r} holds another run: its {differs} is {old.get(differs)!r}, "
-            f"here it is {new.get(differs)!r}; choose another {option('out')}"
+            f"{str(folder)!r} holds another run: its {differs} is {theirs}, here it is {ours}; "
+            f"give the same, or choose another {option('out')}"
         )
     for key, value in identity.items():
         if old.get(key) != value:
