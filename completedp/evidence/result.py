@@ -88,7 +88,7 @@ def _doubts(checked: Check) -> Iterator[str]:
         )
     if checked.seeds == 1:
         yield (
-            "on one seed sound rules have failed 7 times in 24 (docs/checks.md): take 3 "
+            "on one seed sound rules have failed 7 times in 24 (docs/results/checks.md): take 3 "
             f"({option('seeds')})"
         )
     if min(checked.widths) < NARROW:
