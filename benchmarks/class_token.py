@@ -3,7 +3,7 @@
     python benchmarks/class_token.py
 
 The last block whole or with the class token alone, and the head's initial values as usual or 64
-times smaller (docs/checks.md, "Models that read one token").
+times smaller (docs/results/checks.md, "Models that read one token").
 """
 
 from __future__ import annotations

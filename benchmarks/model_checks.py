@@ -4,8 +4,8 @@
 
 Tiny Llama, Qwen3, GPT-2 and Gemma (untied, and as they come with tied embeddings), DeepSeek V3 and
 gpt-oss, from their configs; `completedp coordcheck --model benchmarks.model_checks:llama` is one.
-What was measured is in data/model-checks.json.xz, and the table in docs/checks.md is made of it by
-`make docs`. A few minutes on two CPU cores; it goes on where it stopped.
+What was measured is in data/model-checks.json.xz, and the table in docs/results/checks.md is made
+of it by `make docs`. A few minutes on two CPU cores; it goes on where it stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plant one wrong exponent at a time and see which check notices: the table in docs/checks.md.
+"""Plant one wrong exponent at a time and see what notices: a table of docs/results/checks.md.
 
     python benchmarks/planted_errors.py run     # ten minutes on one core; goes on where it stopped
     python benchmarks/planted_errors.py table

@@ -1,4 +1,4 @@
-"""How the gradient of a gain that all heads share scales with depth and width: docs/checks.md.
+"""How the gradient of a gain that heads share scales with depth and width: docs/results/checks.md.
 
     python benchmarks/qk_norm_gradients.py run            # about 5 minutes on one core
     python benchmarks/qk_norm_gradients.py table

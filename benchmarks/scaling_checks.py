@@ -1,4 +1,4 @@
-"""Both scaling checks over large ranges, from one set of measurements: docs/checks.md's numbers.
+"""Both checks over large ranges, from one set of measurements: for docs/results/checks.md.
 
     python benchmarks/scaling_checks.py            # x8 and x16, about ten minutes on one core
     python benchmarks/scaling_checks.py --full     # x32, about four minutes on an H200

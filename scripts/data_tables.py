@@ -64,17 +64,32 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "candidates": ("results/search.md", ladders.candidates_table),
     "drift": ("transfer.md", lambda: transfer.drift_table(transfer.lines())),
     "batch": ("transfer.md", lambda: transfer.batch_table(transfer.lines())),
-    "slopes": ("checks.md", lambda: scaling_checks.table(measured.read(scaling_checks.DATA))),
-    "verdicts": ("checks.md", lambda: scaling_checks.verdicts(measured.read(scaling_checks.DATA))),
+    "slopes": (
+        "results/checks.md",
+        lambda: scaling_checks.table(measured.read(scaling_checks.DATA)),
+    ),
+    "verdicts": (
+        "results/checks.md",
+        lambda: scaling_checks.verdicts(measured.read(scaling_checks.DATA)),
+    ),
     "small verdicts": (
-        "checks.md",
+        "results/checks.md",
         lambda: scaling_checks.verdicts(
             measured.read(scaling_checks.CPU_DATA), scaling_checks.RECIPES
         ),
     ),
-    "heads": ("checks.md", lambda: qk_norm_gradients.table(measured.read(qk_norm_gradients.DATA))),
-    "planted": ("checks.md", lambda: planted_errors.table(measured.read(planted_errors.DATA))),
-    "alarms": ("checks.md", lambda: planted_errors.alarms(measured.read(planted_errors.DATA))),
+    "heads": (
+        "results/checks.md",
+        lambda: qk_norm_gradients.table(measured.read(qk_norm_gradients.DATA)),
+    ),
+    "planted": (
+        "results/checks.md",
+        lambda: planted_errors.table(measured.read(planted_errors.DATA)),
+    ),
+    "alarms": (
+        "results/checks.md",
+        lambda: planted_errors.alarms(measured.read(planted_errors.DATA)),
+    ),
     "loss on a CPU": ("benchmarks.md", lambda: timings.loss_table(timings.found("cpu", "loss"))),
     "loss on an H200": (
         "benchmarks.md",
@@ -123,7 +138,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "regret": ("recipes.md", lambda: regret.table(regret.found())),
     "recipes compared": ("recipes.md", recipes_compared.table),
     "muon": ("optimizers.md", muon.table),
-    "models": ("checks.md", lambda: model_checks.table(measured.read(model_checks.DATA))),
+    "models": ("results/checks.md", lambda: model_checks.table(measured.read(model_checks.DATA))),
 }
 """By the name of its markers: the page, and what makes it."""
 

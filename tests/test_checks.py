@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import completedp as cdp
 from completedp.cli.main import _parse
 from completedp.common.errors import CompletedpError
+from completedp.evidence import run as evidence_run
 from completedp.evidence.check import Check, check_from, make_check
 from completedp.evidence.config import CheckConfig, CheckSettings
 from completedp.evidence.gradcheck import invariant_rows
@@ -536,6 +537,41 @@ def test_a_hugging_face_config_is_checked_by_name(tmp_path: Path) -> None:
     check = cdp.coordcheck(f"hf:{tmp_path}", **SIZES)
     assert check.checked.task.name == f"hf:{tmp_path}"
     assert check.rows == cdp.coordcheck(make, **SIZES).rows
+
+
+@pytest.mark.parametrize(
+    ("width", "keys", "widths"),
+    [
+        (128, 4, (64, 128, 256)),  # 32 to a head of keys and its queries, so the usual ones
+        (2048, 8, (256, 512, 1024)),
+        (384, 8, (96, 192, 384)),
+    ],
+)
+def test_the_widths_of_a_config_are_those_it_takes(
+    width: int, keys: int, widths: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without widths a check of `hf:` takes the usual ones, or the least that the heads divide
+    times 1, 2 and 4; the model can be made at each."""
+    hf = pytest.importorskip("transformers")
+    heads = {"num_attention_heads": 2 * keys, "num_key_value_heads": keys}
+    hf.LlamaConfig(hidden_size=width, **heads).save_pretrained(tmp_path)
+    monkeypatch.setattr(evidence_run, "run_check", lambda _, check, *__, **___: check)
+    check: Any = cdp.coordcheck(f"hf:{tmp_path}")
+    assert check.widths == widths
+    for size in widths:
+        assert check.task.blank(check.scale("width", size)) is not None
+    assert check_from(CheckConfig(model=f"hf:{tmp_path}")).widths[:3] == widths
+    given: Any = cdp.coordcheck(f"hf:{tmp_path}", widths=(512, 1024))
+    assert given.widths == (512, 1024)
+
+
+def test_a_verdict_says_what_it_is_not_of(coordinates: CheckResult) -> None:
+    """An axis with one size is named under the verdicts, as nothing was compared along it."""
+    assert "not checked" not in str(coordinates)
+    for axis in ("width", "depth"):
+        one = replace(coordinates.checked, **{f"{axis}s": (64,)})
+        said = str(replace(coordinates, checked=one))
+        assert f"not checked: {axis}, of one size (64); {axis}s takes two or more" in said
 
 
 def test_what_no_plan_draws_keeps_its_values() -> None:

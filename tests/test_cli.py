@@ -8,7 +8,7 @@ import warnings
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -484,11 +484,41 @@ def said(
     return stop.value.code or 0, *capsys.readouterr()
 
 
+@pytest.mark.parametrize("command", ["plan", "recipe change", "search start", "sweep"])
+def test_choices_are_those_there_are(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Help lists what a flag takes, and not that it may be left out."""
+    code, out, _ = said(f"{command} --help", monkeypatch, capsys)
+    assert code == 0
+    assert re.search(r"{\w+,\w+", out)
+    assert not re.search(r"{(.*,)?None[,}]", out)
+
+
+def test_a_list_of_trials_goes_where_it_is_told() -> None:
+    """`search export` takes its file by `--out`, as others do, or alone."""
+    for words in (["--out", "a.csv"], ["a.csv"]):
+        assert cast(Any, _parse(["search", "export", *words])).action.out == "a.csv"
+
+
+def test_a_recipe_with_other_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`recipe change` writes the recipe with the rules that are given."""
+    new = tmp_path / "new.json"
+    words = f"recipe change default --parameterisation mup --alpha 0.5 --out {new}"
+    assert said(words, monkeypatch, capsys)[0] == 0
+    rules = Recipe.load(new).rules
+    assert (rules.parameterisation, rules.alpha) == ("mup", 0.5)
+    assert rules.token_exponent == Recipe.default().rules.token_exponent
+
+
 def test_version_and_bare_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`--version` says it; a bare command, and one that lacks its part, print help and exit 0."""
     assert said("--version", monkeypatch, capsys)[:2] == (0, f"completedp {__version__}\n")
+    assert "--version" in said("--help", monkeypatch, capsys)[1]
     for words in ("", "search", "recipe", "bench"):
         code, out, error = said(words, monkeypatch, capsys)
         assert (code, error) == (0, "")
@@ -509,6 +539,10 @@ def test_version_and_bare_commands(
         ("figure lr-widht", "unknown figure 'lr-widht' (did you mean lr-width?): choose from"),
         ("plan --recipe defualt", "no recipe at 'defualt' (did you mean default?); by name"),
         ("search best --context 3", "has no '--context' (see completedp search best --help)"),
+        ("plan --parameterisation mup", "`completedp recipe change` makes one with another"),
+        ("search export", "where to? Give --out trials.csv"),
+        ("search export a.csv --out b.csv", "where to? Give --out trials.csv"),
+        ("plan --export x", "'x' is none of json, hf, torchtitan"),
         ("search start --spcae x", "did you mean --space? (see completedp search start --help)"),
         ("inspect own.py:make", "'own.py:make': give the module, as import does: own:make"),
         ("figure lr-width --peak H10", "'H10' is neither TFLOP/s (989) nor one of A10, A100,"),

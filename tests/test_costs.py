@@ -328,6 +328,8 @@ def test_a_cpu_refuses_what_takes_long(
     monkeypatch.setattr(training_costs, "LONG_ON_CPU", 0.0)
     assert run([*proposed, "--trials", "2"], monkeypatch) == 0  # it was begun
     assert "2/2 trials" in capsys.readouterr().out
+    assert run([*proposed, "--trials", "2"], monkeypatch) == 0
+    assert "ETA" not in capsys.readouterr().err  # nothing is compiled, or left
 
 
 def test_anyway_begins(
@@ -341,6 +343,32 @@ def test_anyway_begins(
     capsys.readouterr()
     assert run([*words.split(), "--peak", "989"], monkeypatch) == 2
     assert "give --dry-run with it" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of so few tokens, and so small a base
+def test_a_cpu_asks_before_a_long_run(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`train` names a run that fits, and writes nothing; with `--anyway`, up to `--stop-after`, and
+    of what was begun it asks nothing."""
+    monkeypatch.setattr(costs, "SMALLER", (Scale(width=16, depth=1, batch=64, tokens=640),))
+    make_recipe().save(tmp_path / "own.json")
+    words = f"train --data {data} --recipe {tmp_path}/own.json --out {tmp_path}/run --head-dim 8"
+    words += " --context 16 --eval-sequences 4 --device cpu --width 16 --depth 1 --batch 64"
+    long = [*words.split(), "--tokens", "1e13"]
+    assert run(long, monkeypatch) == 2
+    line = capsys.readouterr().err.strip()
+    assert line.count("\n") == 0
+    assert "the run would take about" in line
+    assert "--anyway" in line
+    proposed = line.partition("`completedp ")[2].partition("`")[0].split()
+    assert not (tmp_path / "run").exists()
+    assert run([*long, "--stop-after", "2"], monkeypatch) == 0
+    monkeypatch.setattr(training_costs, "LONG_ON_CPU", 0.0)
+    assert run([*long, "--stop-after", "4"], monkeypatch) == 0  # it was begun
+    proposed[proposed.index("--out") + 1] = str(tmp_path / "other")
+    assert run(proposed, monkeypatch) == 2
+    assert run([*proposed, "--anyway"], monkeypatch) == 0
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of so small a base

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from completedp.cli.main import main
 from completedp.common.errors import CompletedpError
 from completedp.common.process import answered_signals
 
@@ -115,3 +117,18 @@ def test_a_process_inside_c_answers_and_can_be_ended() -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_making_tokens_answers(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A BPE is trained in one call into C: `data` says at once what Ctrl-C waits for."""
+    monkeypatch.setattr("completedp.lm.prepare.prepare_source", lambda *_, **__: interrupt())
+    words = ["completedp", "data", "stdlib", "--out", str(tmp_path / "t"), "--tokenizer", "bpe"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    said = capfd.readouterr().err
+    assert "Ctrl-C: stopping when the tokenizer returns" in said
+    assert "Ctrl-C again ends it now" in said

@@ -1,6 +1,7 @@
 """The training loop: resume, divergence, accumulation, and what a run folder holds."""
 
 import json
+import os
 import resource
 import shutil
 import signal
@@ -132,6 +133,21 @@ def test_killed_run_resumes_to_the_same_end(data: str, recipe: Recipe, tmp_path:
     straight = config(data, tmp_path / "straight", checkpoint_every=0, tokens=LONG)
     assert resumed.valid_loss == train(straight, recipe=recipe, quiet=True).valid_loss
     assert losses(out) == losses(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_a_run_is_open_to_whom_the_umask_says(
+    umask: int, data: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    """Who may read a run's other files may read its checkpoint."""
+    before = os.umask(umask)
+    try:
+        train(config(data, tmp_path / "run", stop_after=1), recipe=recipe, quiet=True)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").iterdir()}
+    assert FILE in modes
+    assert set(modes.values()) == {0o666 & ~umask}, modes
 
 
 def test_a_checkpoint_is_read_while_its_run_replaces_it(tmp_path: Path) -> None:
@@ -302,6 +318,8 @@ def test_run_folder_of_another_run_is_refused(data: str, recipe: Recipe, tmp_pat
     before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
     with pytest.raises(CompletedpError, match="another run: its seed is 0, here it is 1"):
         train(replace(asked, seed=1), recipe=recipe, quiet=True)
+    with pytest.raises(CompletedpError, match="its depth is not given, here it is 2; "):
+        train(replace(asked, depth=2), recipe=recipe, quiet=True)
     with pytest.raises(CompletedpError, match="another run: its recipe had other contents"):
         train(asked, recipe=recipe.with_values(lr=0.5), quiet=True)
     assert before == {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}

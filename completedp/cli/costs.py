@@ -125,20 +125,33 @@ def begins(
         return False
     # What was begun goes on: who began it knows.
     if runner.device.type == "cpu" and not (ahead.begun or verb.anyway):
-        _refuse_if_long(found, lambda sizes: estimate_trials(*smaller(sizes)), trials)
+        refuse_if_long(
+            found,
+            lambda sizes: estimate_trials(*smaller(sizes)),
+            what=f"{found.cost.trials:,} trials",
+            hint="take fewer trials, a smaller base (--width, --depth, --batch, --tokens) or a GPU",
+            trials=trials,
+        )
     say_estimate(found)
     return True
 
 
-def _refuse_if_long(
-    found: Estimate, smaller: Callable[[Mapping[str, int]], Estimate], trials: int | None
+def refuse_if_long(
+    found: Estimate,
+    smaller: Callable[[Mapping[str, int]], Estimate],
+    *,
+    what: str,
+    hint: str,
+    trials: int | None = None,
 ) -> None:
-    """Raise where a CPU would be at work for longer than people expect."""
+    """Raise where a CPU would be at work for longer than people expect.
+
+    The line has the same command with sizes that fit, or the hint where none of them do.
+    """
     from completedp.training.cost import LONG_ON_CPU
 
     if found.seconds <= LONG_ON_CPU:
         return
-    hint = "take fewer trials, a smaller base (--width, --depth, --batch, --tokens) or a GPU"
     for base in SMALLER:
         sizes = base.to_dict()
         try:
@@ -153,8 +166,8 @@ def _refuse_if_long(
             hint = f"`{_command(sizes)}` takes {fits.short_time}"
             break
     raise CompletedpError(
-        f"{found.cost.trials:,} trials would take {found.short_time} on {found.device}: {hint}; "
-        "--anyway begins all the same"
+        f"{what} would take {found.short_time} on {found.device}: {hint}; --anyway begins all the "
+        "same"
     )
 
 

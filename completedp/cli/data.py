@@ -14,6 +14,8 @@ from tyro.conf import Positional
 from completedp.cli.shared import Verb, name_next, print_json, register
 from completedp.common.errors import CompletedpError
 
+_WAITS_FOR = "stopping when the tokenizer returns from what it is at"
+
 
 @register("data")
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +40,14 @@ class DataVerb(Verb):
 
     def run(self) -> int:
         """Tokenise, or find it done."""
+        from completedp.common.process import answered_signals
         from completedp.lm.prepare import prepare_source
         from completedp.lm.tokens import Manifest
 
         if not self.sources:
             raise CompletedpError("which text? Give files, folders, hf:OWNER/NAME or stdlib")
-        with _counter("tokenise") as progress:
+        # Training a BPE is one call into C, of up to minutes.
+        with answered_signals(_WAITS_FOR, hold=False), _counter("tokenise") as progress:
             manifest: Manifest = prepare_source(
                 self.sources,
                 self.out,

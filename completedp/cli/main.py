@@ -128,7 +128,8 @@ def _parse(arguments: list[str]) -> Verb:
         return tyro.cli(
             union,
             prog="completedp",
-            description="Tune small, transfer to any width, depth, batch and duration.",
+            description="Tune small, transfer to any width, depth, batch and duration. "
+            "`completedp --version` says which one this is.",
             args=words,
             config=(OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
             registry=registry,

@@ -11,7 +11,7 @@ from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 from completedp.cli.shared import Verb, name_next, register, show
 from completedp.common.errors import CompletedpError
 from completedp.theory.recipe import Recipe
-from completedp.theory.rules import BetaRule
+from completedp.theory.rules import BetaRule, ParameterisationName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,10 @@ class ChangeVerb:
     """Recipe file, or the name of one that ships."""
     out: str
     """The new recipe, NAME.json."""
+    parameterisation: ParameterisationName | None = None
+    """Whose rules carry the values: Table 1's, or one of those that it is compared with."""
+    alpha: float | None = None
+    """Residual exponent, from 0.5 to 1."""
     token_exponent: float | None = None
     """The power of the tokens that learning rates fall by."""
     beta_rule: BetaRule | None = None
@@ -94,7 +98,12 @@ class ChangeVerb:
 
     def run(self) -> int:
         """Write it."""
-        rules = {"token_exponent": self.token_exponent, "beta_rule": self.beta_rule}
+        rules = {
+            "parameterisation": self.parameterisation,
+            "alpha": self.alpha,
+            "token_exponent": self.token_exponent,
+            "beta_rule": self.beta_rule,
+        }
         schedule = {
             "kind": self.schedule,
             "warmup": self.warmup,
@@ -108,8 +117,8 @@ class ChangeVerb:
         )
         if not rules and not schedule:
             raise CompletedpError(
-                "nothing to change: give --token-exponent, --beta-rule, --schedule, --warmup, "
-                "--final, --decay or --power"
+                "nothing to change: give --parameterisation, --alpha, --token-exponent, "
+                "--beta-rule, --schedule, --warmup, --final, --decay or --power"
             )
         if not self.out.endswith(".json"):
             raise CompletedpError(f"--out {self.out} must end in .json")

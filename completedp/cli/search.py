@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
+from tyro.conf import OmitSubcommandPrefixes, Positional, arg, subcommand
 
 from completedp.cli.costs import CostOptions, PatientOptions, begins, print_estimate
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register, show
@@ -290,8 +290,15 @@ class ExportVerb(Place):
     """All trials as CSV, or as an Optuna study for its dashboard."""
 
     resumes: ClassVar[bool] = False
-    out: Positional[str]
+    place: Annotated[Positional[str], arg(help_behavior_hint="")] = ""
+    """The same as --out."""
+    out: Annotated[str, arg(help_behavior_hint="(required)")] = ""
     """trials.csv, or an Optuna storage such as sqlite:///optuna.db."""
+
+    def __post_init__(self) -> None:
+        if bool(self.place) == bool(self.out):
+            raise CompletedpError("where to? Give --out trials.csv, or a storage of Optuna's")
+        object.__setattr__(self, "out", self.out or self.place)
 
     def run(self) -> int:
         """Write them."""

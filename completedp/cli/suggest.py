@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from completedp.common.checks import did_you_mean
 
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
+_CHANGE = ": it is the recipe's, and `completedp recipe change` makes one with another"
 _PARTS = re.compile(r"\{([a-z,-]+)\}")
 
 
@@ -29,8 +30,15 @@ def mistyped(
     for word in words[len(command) :]:
         flag = word.partition("=")[0].replace("_", "-")
         if flag.startswith("--") and flag not in flags:
-            return f"completedp {' '.join(command)} has no {word!r:.60}{_near(flag, flags)}"
+            near = _near(flag, flags) or (_CHANGE if _is_of_a_recipe(flag, flags, help_of) else "")
+            return f"completedp {' '.join(command)} has no {word!r:.60}{near}"
     return None
+
+
+def _is_of_a_recipe(
+    flag: str, flags: Collection[str], help_of: Callable[[Sequence[str]], str]
+) -> bool:
+    return "--recipe" in flags and flag in _FLAG.findall(help_of(("recipe", "change")))
 
 
 def known_command(

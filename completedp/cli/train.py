@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from completedp.cli.costs import NOWHERE, CostOptions, Out, print_estimate
+from completedp.cli.costs import (
+    NOWHERE,
+    Out,
+    PatientOptions,
+    print_estimate,
+    refuse_if_long,
+)
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.common.errors import DataWarning
 from completedp.common.warn import warn
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 
 @register("train")
 @dataclass(frozen=True, kw_only=True)
-class TrainVerb(TrainConfig, CostOptions, Verb):
+class TrainVerb(TrainConfig, PatientOptions, Verb):
     """Train a model, the reference model or your own, at any scale; the same command resumes."""
 
     resumes: ClassVar[bool] = True
@@ -30,7 +36,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
 
     def __post_init__(self) -> None:
         TrainConfig.__post_init__(self)
-        CostOptions.__post_init__(self)
+        PatientOptions.__post_init__(self)
 
     def run(self) -> int:
         """Train."""
@@ -44,7 +50,7 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
         before = steps_done(config)
         if self.dry_run:
             return 0 if is_follower() else print_estimate(self._estimate(config), self.json)
-        said = say_before_training(lambda: self._estimate(config))
+        said = say_before_training(lambda: self._affordable(config))
         try:
             result = train(config)
         except (AgreedError, Interrupted) as stop:
@@ -85,6 +91,21 @@ class TrainVerb(TrainConfig, CostOptions, Verb):
             name_next(f"the same with --lr {lr / 2:.3g} --out {out}-lower, half the learning rate")
         else:
             name_next(f"completedp report {out}")
+
+    def _affordable(self, config: TrainConfig) -> Estimate:
+        """The estimate; a run of a CPU's hours does not begin."""
+        from completedp.training.estimate import begins_on_cpu
+
+        found = self._estimate(config)
+        if begins_on_cpu(config) and not self.anyway:
+            refuse_if_long(
+                found,
+                lambda sizes: self._estimate(replace(config, **sizes)),  # type: ignore[arg-type]
+                what="the run",
+                hint="take a smaller --width, --depth or --tokens (--dry-run says what they take) "
+                "or a GPU",
+            )
+        return found
 
     def _estimate(self, config: TrainConfig) -> Estimate:
         from completedp.tasks.task import task_from

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
 from fractions import Fraction
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 from tyro.constructors import (
     ConstructorRegistry,
@@ -102,6 +103,23 @@ _KINDS: dict[Any, _Kind] = {
 }
 
 
+def _choice(names: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
+    """For a flag of one of some names that may be left out."""
+
+    def parse(words: list[str]) -> str | None:
+        if words[0] != NOT_GIVEN and words[0] not in names:
+            raise ValueError(f"{words[0]!r:.40} is none of {', '.join(names)}")
+        return None if words[0] == NOT_GIVEN else words[0]
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=f"{{{','.join(names)}}}",
+        instance_from_str=parse,
+        is_instance=lambda x: x is None or x in names,
+        str_from_instance=lambda x: [str(x)],
+    )
+
+
 def value_of_a_flag(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """How a flag of a type is read; None where tyro's own way will do."""
     for kind, made in _KINDS.items():
@@ -109,6 +127,9 @@ def value_of_a_flag(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | 
             return made.one(optional=info.type != kind)
         if info.type == tuple[kind, ...] | None:
             return made.many()
+    some = [each for each in get_args(info.type) if each is not NoneType]
+    if len(some) == 1 < len(get_args(info.type)) and get_origin(some[0]) is Literal:
+        return _choice(get_args(some[0]))
     return None
 
 

@@ -151,7 +151,7 @@ def temporary_beside(path: Path, *, folder: bool = False) -> Iterator[Path]:
             if folder:
                 temporary.mkdir()
             else:
-                temporary.touch(mode=0o644, exist_ok=False)
+                temporary.touch(exist_ok=False)
         except OSError as error:
             error.filename = str(path)  # nobody knows of the other
             raise

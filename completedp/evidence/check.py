@@ -5,6 +5,7 @@ Functions of the user's own come from Python, their names from the command line;
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from completedp.evidence.windows import VOCAB, byte_windows
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
 from completedp.tasks.losses import ModelLoss, next_token_loss
-from completedp.tasks.sources import maker_from, name_of, overrides_from
+from completedp.tasks.sources import HuggingFace, maker_from, name_of, overrides_from
 from completedp.tasks.task import MakeModel, Task, make_task
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Rules
@@ -24,7 +25,7 @@ from completedp.theory.scale import Scale
 
 WIDTHS, DEPTHS = (64, 128, 256, 512), (2, 4, 8, 16)
 FACTORS = (1, 2, 4)
-"""Of a recipe's base."""
+"""Of a recipe's base, and of the least width of a config with large heads."""
 CONTEXT = 64
 LR = 2.0**-10
 
@@ -109,8 +110,12 @@ def make_check(
     overrides: Mapping[str, str] | None = None,
     recipe: Recipe | str | Path | None = None,
     settings: CheckSettings | None = None,
+    usual: tuple[tuple[int, ...], tuple[int, ...]] = (WIDTHS, DEPTHS),
 ) -> Check:
-    """A check from what a user gives: functions, or their names on the command line."""
+    """A check from what a user gives: functions, or their names on the command line.
+
+    `usual` are the widths and depths where neither sizes nor a recipe are given.
+    """
     settings = settings or CheckSettings()
     if make is None:
         for pattern, kind in (overrides or {}).items():
@@ -120,8 +125,12 @@ def make_check(
     recipe = _recipe(recipe, settings)
     task = _task(make, data, loss, overrides, recipe, settings)
     batch = settings.batch or (1024 if task.data.unit > 1 else 64)
-    widths = settings.widths or _sizes(WIDTHS, None if recipe is None else recipe.base.width)
-    depths = settings.depths or _sizes(DEPTHS, None if recipe is None else recipe.base.depth)
+    widths, depths = (
+        (_that_fit(usual[0], task), usual[1])
+        if recipe is None
+        else (_times(recipe.base.width), _times(recipe.base.depth))
+    )
+    widths, depths = settings.widths or widths, settings.depths or depths
     own = Scale(width=widths[0], depth=depths[0], batch=batch, tokens=batch * settings.steps)
     return Check(
         task=task,
@@ -219,8 +228,15 @@ def _lr(recipe: Recipe | None, settings: CheckSettings) -> float:
     return LR if settings.lr is None else settings.lr
 
 
-def _sizes(usual: tuple[int, ...], base: int | None) -> tuple[int, ...]:
-    return usual if base is None else tuple(base * factor for factor in FACTORS)
+def _times(base: int) -> tuple[int, ...]:
+    return tuple(base * factor for factor in FACTORS)
+
+
+def _that_fit(widths: tuple[int, ...], task: Task) -> tuple[int, ...]:
+    """The usual widths, or larger ones that the heads of a Hugging Face config divide."""
+    unit = task.make.unit if isinstance(task.make, HuggingFace) else 1
+    least = unit * math.ceil(widths[0] / unit)
+    return widths if least == widths[0] else _times(least)
 
 
 def _rules(recipe: Recipe | None, settings: CheckSettings) -> tuple[Rules, ...]:

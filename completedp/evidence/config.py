@@ -27,7 +27,8 @@ class CheckSettings:
 
     widths: tuple[int, ...] | None = None
     """Widths, at the first depth: 64 128 256 512 if not given, with a recipe its base times 1, 2
-    and 4; one alone skips the width check."""
+    and 4, and so of the least width of an hf: config whose heads do not divide 64; one alone skips
+    the width check."""
     depths: tuple[int, ...] | None = None
     """Depths, at the first width: 2 4 8 16 if not given, with a recipe its base times 1, 2 and 4;
     one alone skips the depth check."""

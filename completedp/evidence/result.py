@@ -51,7 +51,9 @@ class CheckResult:
 
     def text(self, *, all_rows: bool = False) -> str:
         """A verdict per parameterisation and axis, then the rows that do not pass, or all."""
-        told = [fitted(f"in doubt: {line}", columns()) for line in self.doubts]
+        told = [f"not checked: {line}" for line in _unchecked(self.checked)]
+        told += [f"in doubt: {line}" for line in self.doubts]
+        told = [fitted(line, columns()) for line in told]
         return "\n".join([check_text(self.rows, all_rows=all_rows), *told])
 
     def __str__(self) -> str:
@@ -70,6 +72,14 @@ class CheckResult:
         }
 
 
+def _unchecked(checked: Check) -> Iterator[str]:
+    """The axes that a verdict says nothing of."""
+    for axis in ("width", "depth"):
+        if axis not in checked.axes:
+            (size,) = checked.sizes(axis)
+            yield f"{axis}, of one size ({size}); {option(f'{axis}s')} takes two or more"
+
+
 def _doubts(checked: Check) -> Iterator[str]:
     if checked.recipe is not None and not checked.near_limit:
         yield (
@@ -78,7 +88,7 @@ def _doubts(checked: Check) -> Iterator[str]:
         )
     if checked.seeds == 1:
         yield (
-            "on one seed sound rules have failed 7 times in 24 (docs/checks.md): take 3 "
+            "on one seed sound rules have failed 7 times in 24 (docs/results/checks.md): take 3 "
             f"({option('seeds')})"
         )
     if min(checked.widths) < NARROW:

@@ -27,7 +27,8 @@ from completedp.theory.recipe import Recipe
 
 COORDCHECK, GRADCHECK = "coordcheck", "gradcheck"
 _SEQUENCES = ("widths", "depths", "parameterisations")
-_QUICK_WIDTHS, _QUICK_DEPTHS = (64, 128, 256), (2, 4, 8)
+_QUICK = (64, 128, 256), (2, 4, 8)
+"""Widths and depths of a call in Python."""
 
 
 def coordcheck(
@@ -49,9 +50,10 @@ def coordcheck(
     `make(scale)` gives the model; the reference model if not given. It is trained for a few steps
     at each of `widths` (64, 128, 256) and `depths` (2, 4, 8), on bytes of text or on `data`, by
     next-token cross-entropy or `loss(model, *batch)`. `overrides` name the module types of tensors
-    that cannot be told. With a `recipe` the values are those that a plan assigns from it, and sizes
-    are its base times 1, 2 and 4 if not given; with `near_limit` it is its rules, multipliers and
-    base widths that are checked. Other settings are those of `CheckSettings`: batch, context,
+    that cannot be told. A Hugging Face config with large heads is checked at the least width that
+    it takes times 1, 2 and 4. With a `recipe` the values are those that a plan assigns from it, and
+    sizes are its base times 1, 2 and 4 if not given; with `near_limit` it is its rules, multipliers
+    and base widths that are checked. Other settings are those of `CheckSettings`: batch, context,
     steps, seeds, alpha, output_norm_eps, lr, near_limit, text, tolerance, device, shape. With
     `out`, the numbers (JSON) and the plot (SVG) go to that folder. What is compared are slopes:
     powers of the width or depth, which have no unit.
@@ -64,7 +66,7 @@ def coordcheck(
     """
     given = {"data": data, "loss": loss, "overrides": overrides, "recipe": recipe}
     sizes = {"widths": widths, "depths": depths, "parameterisations": parameterisations}
-    check = make_check(make, **given, settings=_settings(recipe is not None, sizes | settings))
+    check = make_check(make, **given, settings=_settings(sizes | settings), usual=_QUICK)
     return run_check(COORDCHECK, check, out, quiet=quiet)
 
 
@@ -94,7 +96,7 @@ def gradcheck(
     """
     given = {"data": data, "loss": loss, "overrides": overrides, "recipe": recipe}
     sizes = {"widths": widths, "depths": depths, "parameterisations": parameterisations}
-    check = make_check(make, **given, settings=_settings(recipe is not None, sizes | settings))
+    check = make_check(make, **given, settings=_settings(sizes | settings), usual=_QUICK)
     return run_check(GRADCHECK, check, out, quiet=quiet)
 
 
@@ -156,15 +158,13 @@ def write_check(result: CheckResult, folder: Path) -> None:
     write_text_atomically(folder / f"{result.check}.svg", check_svg(result))
 
 
-def _settings(has_recipe: bool, given: Mapping[str, Any]) -> CheckSettings:
+def _settings(given: Mapping[str, Any]) -> CheckSettings:
     known = [field.name for field in fields(CheckSettings)]
     for name, value in given.items():
         check_one_of("setting", name, known)
         if name in _SEQUENCES and isinstance(value, str | int):
             raise CompletedpError(f"{name} = {value!r} must be a sequence, such as ({value!r},)")
-    usual = {} if has_recipe else {"widths": _QUICK_WIDTHS, "depths": _QUICK_DEPTHS}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    chosen = usual | chosen
     for name in _SEQUENCES:
         if name in chosen:
             chosen[name] = tuple(chosen[name])

@@ -256,6 +256,7 @@ def work_shown(
         sum(count * work_of(scale) for scale, count in left.items()),
     )
     waiting = "compiling" if objective.options.compile else "the first steps"
+    waiting = waiting if left else ""
     with Reporter(
         f"{title}: trials", counts["budget"], before, quiet=quiet, waiting=waiting
     ) as reporter:

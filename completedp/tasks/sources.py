@@ -127,9 +127,8 @@ def small_copy(source: str) -> nn.Module | None:
         return None
     maker = maker_from(source, vocab=256)
     assert isinstance(maker, HuggingFace)
-    width = maker._step()
     try:
-        return maker(Scale(width=width, depth=2, batch=1, tokens=1))
+        return maker(Scale(width=maker.unit, depth=2, batch=1, tokens=1))
     except Exception:  # a family whose sizes depend on each other in other ways
         return None
 
@@ -308,11 +307,13 @@ class HuggingFace:
         if scaled < 1 or scaled != int(scaled):
             raise CompletedpError(
                 f"{self.source}: {name} = {size} times {ratio:g} is not a whole number of heads: "
-                f"choose a width that is a multiple of {self._step()}"
+                f"choose a width that is a multiple of {self.unit}"
             )
         return int(scaled)
 
-    def _step(self) -> int:
+    @property
+    def unit(self) -> int:
+        """The least width, of which others are multiples: a head of keys and its queries."""
         text = self.config.get_text_config()
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         return text.hidden_size // heads

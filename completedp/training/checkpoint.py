@@ -191,7 +191,9 @@ def _save_file(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) 
     metadata[CHECKSUM] = _checksum(here, metadata)
     try:
         with temporary_beside(path) as temporary:
-            save_file(here, temporary, metadata)
+            mode = temporary.stat().st_mode
+            save_file(here, temporary, metadata)  # which leaves a file that only its owner reads
+            temporary.chmod(mode)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)

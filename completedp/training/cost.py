@@ -203,9 +203,10 @@ def utilisation(width: int) -> float:
 def short(count: float) -> str:
     """A number as people say it.
 
-    >>> short(16_000_000), short(999), short(4.8e9)
-    ('16M', '999', '4.8B')
+    >>> short(16_000_000), short(999), short(4.8e9), short(999_997_440)
+    ('16M', '999', '4.8B', '1B')
     """
+    count = float(f"{count:.3g}")  # before its unit is chosen: 999.9M is a thousand of them
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
             return f"{count / size:.3g}{unit}"

@@ -33,7 +33,7 @@ from completedp.training.cost import COMPILING, Cost, Speed, cost_of, flop_a_tok
 from completedp.training.devices import choose_device, choose_dtype, device_name
 from completedp.training.distributed import is_follower, world_size
 from completedp.training.feeds import sample_batch
-from completedp.training.folder import steps_done
+from completedp.training.folder import steps_done, was_begun
 from completedp.training.memory import free_memory, is_out_of_memory, kept_for_backward, slots_for
 from completedp.training.runner import Runner
 
@@ -136,6 +136,12 @@ def say_before_training(estimate: Callable[[], Estimate]) -> Estimate | None:
             say_estimate(found)
             return found
     return None
+
+
+def begins_on_cpu(config: TrainConfig) -> bool:
+    """Whether a run is new and a CPU's. Who began one, or started ranks, knows what it takes."""
+    is_cpu = choose_device(config.device).type == "cpu"
+    return is_cpu and world_size() == 1 and not was_begun(config)
 
 
 def estimate_trials(

@@ -70,9 +70,13 @@ def finished_run(
     new = json.loads(json.dumps(config.to_dict()))
     differs = same_run(old, new)
     if differs is not None:
+        theirs, ours = (
+            "not given" if value is None else repr(value)
+            for value in (old.get(differs), new.get(differs))
+        )
         raise CompletedpError(
-            f"{str(folder)!r} holds another run: its {differs} is {old.get(differs)!r}, "
-            f"here it is {new.get(differs)!r}; choose another {option('out')}"
+            f"{str(folder)!r} holds another run: its {differs} is {theirs}, here it is {ours}; "
+            f"give the same, or choose another {option('out')}"
         )
     for key, value in identity.items():
         if old.get(key) != value:
@@ -126,6 +130,11 @@ def steps_done(config: TrainConfig) -> int:
         return 0 if checkpoint is None else read_about(checkpoint).step
     except (CompletedpError, OSError):  # which `train` says
         return 0
+
+
+def was_begun(config: TrainConfig) -> bool:
+    """Whether a run has taken its folder, be it before its first checkpoint."""
+    return (user_path(config.out) / "config.json").exists()
 
 
 def check_own(checkpoint: Path, identity: dict[str, Any]) -> None:
