@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import batch_tables  # noqa: E402
+import batch_with_tokens  # noqa: E402
 import beta_rules  # noqa: E402
 import decay_horizon  # noqa: E402
 import headline_tables as headline  # noqa: E402
@@ -126,6 +127,10 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "ladders again": (
         "results/betas.md",
         lambda: recipe_again.table(["default", "strong-global"]),
+    ),
+    "batch with tokens": (
+        "results/horizon.md",
+        lambda: batch_with_tokens.table(batch_with_tokens.found()),
     ),
     "decay": (
         "results/horizon.md",

@@ -11,6 +11,8 @@ import headline_tables
 import pytest
 import target_again
 import timings
+from batch_with_tokens import found as found_both
+from batch_with_tokens import rows
 from data_tables import ROOT, TABLES, with_table
 from measured import packed, unpacked
 from planted_errors import DATA, NOT_CAUGHT, alarms, read, seen_by, table
@@ -216,3 +218,12 @@ def test_what_is_said_of_the_critical_batch_was_measured() -> None:
     assert f"it is {batch / 1e6:.0f} million tokens +- {error / 1e6:.0f} million" in said
     assert f"at least {least_batch(batch, error) / 1e6:.0f} million" in said
     assert f"Plain gradients have {kept['noise_scale'] / 1e3:.0f} thousand" in said
+
+
+def test_what_is_said_of_tokens_by_the_batch_was_measured() -> None:
+    """How far the best rate moves from each base is what the kept losses have."""
+    found = {(steps, times): (drift, half) for steps, times, drift, half, _ in rows(found_both())}
+    said = " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())
+    (short, wide), (long, wider) = found[400, 8], found[1600, 8]
+    assert f"rises by {short:.1f} +- {wide:.1f} octaves from 400 steps" in said
+    assert f"and by {long:.1f} +- {wider:.1f} from 1,600" in said
