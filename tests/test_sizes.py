@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,12 @@ from torch import Tensor, nn
 
 import completedp as cdp
 from completedp.apply.classify import classify
+from completedp.apply.model_map import SIZED
 from completedp.apply.plan import plan
 from completedp.apply.sizes import MOVED, sizes
 from completedp.common.errors import ModelWarning
+from completedp.studies.store import _first_difference
+from completedp.training.folder import recipe_digest
 
 BASE, LARGE = scale(depth=4), scale(width=128, depth=8)
 WIDE = (
@@ -279,3 +283,17 @@ def test_checks_fail_where_attentions_logits_shrink() -> None:
     (row,) = check.failures()
     assert (row.quantity, row.what) == ("factor", "size of attention's logits")
     assert row.slope == pytest.approx(-1, abs=0.2)
+
+
+def test_no_run_and_no_study_depends_on_sizes() -> None:
+    """They are measured: another machine's last digits, or an older version that measured none, do
+    not make a run or a study another."""
+    recipe = cdp.Recipe.for_model(NanoGPT(64, 2), scale(depth=2))
+    assert recipe.constants is not None
+    rounded = {k: v * 1.001 if k.startswith(SIZED) else v for k, v in recipe.constants.items()}
+    none = {k: v for k, v in recipe.constants.items() if not k.startswith(SIZED)}
+    assert len(none) < len(rounded)
+    for constants in (rounded, none):
+        other = replace(recipe, constants=constants)
+        assert recipe_digest(other) == recipe_digest(recipe)
+        assert _first_difference({"recipe": other.to_dict()}, {"recipe": recipe.to_dict()}) == ""

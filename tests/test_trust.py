@@ -258,7 +258,7 @@ def test_a_recipe_is_changed_on_the_command_line(
     assert ChangeVerb(recipe="default", beta_rule="linear", out=out).run() == 0
     assert Recipe.load(out) == Recipe.default().with_rules(beta_rule="linear")
     assert f"completedp recipe compare default {out}" in capsys.readouterr().err
-    assert "nothing to change: give --token-exponent, " in error_of(
+    assert "nothing to change: give --parameterisation, " in error_of(
         ChangeVerb(recipe="default", out=out).run
     )
     verb = ChangeVerb(recipe="default", schedule="wsd", final=0.1, token_exponent=0.5, out=out)

@@ -32,7 +32,7 @@ from completedp.theory.scale import Scale
 
 _EXPLAINED = {
     "the attn branch": "attn|attention|qkv|key|query|residual|scale_depth",
-    "the mlp branch": "mlp|router|routed|ssm|residual|scale_depth",
+    "the mlp branch": "mlp|expert|router|routed|ssm|residual|scale_depth",
     "attention's logits": "attn_logit|attention|qkv|key|query",
     "the logits": "logit|head|unembedding|tied_embedding|output_multiplier|dim_model_base",
 }

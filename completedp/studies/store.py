@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from completedp.apply.model_map import SIZED
 from completedp.common.checks import check_is
 from completedp.common.errors import CompletedpError
 from completedp.studies.database import Database
@@ -120,7 +121,8 @@ def _plain(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 _INCIDENTAL = ("trials", "schema", "evidence")
 """Keys of a spec and its recipe that no trial depends on: the budget, and what is known of the
-start, which an older version may have written in another way."""
+start, which an older version may have written in another way; besides the sizes of what its model
+does, which an older version did not measure."""
 _SEEN_LATER = "head_dim"
 """Of a recipe: an older version did not see that of every model, and wrote none."""
 _ROUNDING = 1e-8
@@ -130,7 +132,7 @@ _ROUNDING = 1e-8
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> str:
     """In words, the first key that is not the same in two specs; empty when they are equal."""
     for key in [*new, *(key for key in old if key not in new)]:
-        if key in _INCIDENTAL:
+        if key in _INCIDENTAL or key.startswith(SIZED):
             continue
         path = f"{where}{key}"
         if key not in old:

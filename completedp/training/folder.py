@@ -12,6 +12,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from completedp.apply.model_map import SIZED
 from completedp.common.checks import is_finite
 from completedp.common.errors import CompletedpError
 from completedp.common.files import read_json, user_path
@@ -190,7 +191,12 @@ def read_result(path: Path) -> Result:
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Of what a run depends on, written as schema 2 did: runs begun before evidence was go on."""
-    plain = recipe.to_dict() | {"schema": 2}
+    """Of what a run depends on, written as schema 2 did: runs begun before evidence was go on.
+
+    Sizes are measured, and differ in the last digits from machine to machine.
+    """
+    plain: dict[str, Any] = recipe.to_dict() | {"schema": 2}
     del plain["evidence"]
+    if constants := plain.get("constants"):
+        plain["constants"] = {k: v for k, v in constants.items() if not k.startswith(SIZED)}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
