@@ -7,17 +7,15 @@ written out multiplies queries with keys, summing over it, and takes a softmax o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from completedp.apply.attention import SeenAttention
 from completedp.apply.model_map import ModelMap
 from completedp.apply.structure import unwrapped
 
@@ -25,18 +23,15 @@ TOKENS = 6
 """That a model is run on."""
 
 
-class HeadSizes(TorchDispatchMode):
+class HeadSizes(SeenAttention):
     """The sizes of the heads of all attention that runs inside, for as long as it is entered."""
-
-    supports_higher_order_operators = True  # which pass
 
     def __init__(self) -> None:
         super().__init__()
         self.sizes: set[int] = set()
         self.factors: set[float] = set()
         """Of fused attention: what its logits are multiplied by, over 1/sqrt(size of a head)."""
-        self._fused = _FusedAttention(self)
-        self._products: tuple[int, int] | None = None
+        self._product: tuple[int, int] | None = None
         """Of the last batch of matrix products: how many numbers it gave, and the size of what was
         summed over."""
 
@@ -45,60 +40,18 @@ class HeadSizes(TorchDispatchMode):
         """The one that there is; None where none was seen, or several."""
         return next(iter(self.sizes)) if len(self.sizes) == 1 else None
 
-    def __enter__(self) -> HeadSizes:
-        self._fused.__enter__()
-        super().__enter__()
-        return self
+    def fused(self, query: Tensor, key: Tensor, factor: float) -> None:
+        size = int(query.shape[-1])
+        self.sizes.add(size)
+        self.factors.add(factor * size**0.5)
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._fused.__exit__(*error)
+    def product(self, operand: Tensor, output: Tensor) -> None:
+        self._product = output.numel(), int(operand.shape[-2])
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Attention that is written out. Here every way to write a product of matrices is one."""
-        output = func(*args, **(kwargs or {}))
-        name = func.__name__.partition(".")[0]
-        if name in ("bmm", "baddbmm"):
-            self._products = output.numel(), int(args[-1].shape[-2])
-        elif name in ("_softmax", "_safe_softmax") and is_square(args[0]):
-            count, summed = self._products or (0, 0)
-            if count == args[0].numel():
-                self.sizes.add(summed)
-        return output
-
-
-class _FusedAttention(TorchFunctionMode):
-    """The size of the queries as they are given: kernels pad them."""
-
-    def __init__(self, seen: HeadSizes) -> None:
-        super().__init__()
-        self._seen = seen
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is F.scaled_dot_product_attention:
-            query = args[0] if args else given["query"]
-            size, scale = int(query.shape[-1]), given.get("scale")
-            self._seen.sizes.add(size)
-            self._seen.factors.add(1.0 if scale is None else float(scale) * size**0.5)
-        return func(*args, **given)
-
-
-def is_square(scores: Tensor) -> bool:
-    """Of every token with every token: a router's are of tokens with experts."""
-    return scores.ndim > 2 and scores.shape[-2] == scores.shape[-1]
+    def written_out(self, logits: Tensor) -> None:
+        count, summed = self._product or (0, 0)
+        if count == logits.numel():
+            self.sizes.add(summed)
 
 
 def head_dim_by_shapes(model_map: ModelMap) -> int | None:

@@ -15,12 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from completedp.apply.heads import is_square
+from completedp.apply.attention import SeenAttention
 from completedp.apply.model_map import SIZED, ModelMap, TensorInfo
 from completedp.apply.multipliers import BUFFERS, is_multiplier
 from completedp.apply.settings import is_same_constant
@@ -180,76 +177,27 @@ def _logits(subject: Subject, draw: int) -> Iterator[tuple[str, int, float]]:
         yield "the logits", 0, _mean_square(logits - logits.mean(-1, keepdim=True))
 
 
-class _AttentionLogits(TorchDispatchMode):
+class _AttentionLogits(SeenAttention):
     """Mean squares of what attention takes the softmax of, as far as it depends on the stream.
 
     Biases of positions do not, and are not of size 1: two halves of a batch have the same.
     """
 
-    supports_higher_order_operators = True  # which pass
-
     def __init__(self) -> None:
         super().__init__()
         self.squares: list[float] = []
-        self.within_fused = False
-        self._fused = _FusedLogits(self)
 
-    def __enter__(self) -> _AttentionLogits:
-        self._fused.__enter__()
-        super().__enter__()
-        return self
+    def fused(self, query: Tensor, key: Tensor, factor: float) -> None:
+        if query.ndim > 3 and key.shape[-3] != query.shape[-3]:  # shared by several heads
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        self.written_out(query @ key.transpose(-2, -1) * factor)
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._fused.__exit__(*error)
-
-    def note(self, scores: Tensor) -> None:
-        half = len(scores) // 2
-        one, other = scores[:half].float(), scores[half : 2 * half].float()
+    def written_out(self, logits: Tensor) -> None:
+        half = len(logits) // 2
+        one, other = logits[:half].float(), logits[half : 2 * half].float()
         kept = (one > MASKED) & (other > MASKED)
         if bool(kept.any()):
             self.squares.append(_mean_square((one - other)[kept]) / 2)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Attention that is written out."""
-        is_softmax = func.__name__.partition(".")[0] in ("_softmax", "_safe_softmax")
-        if is_softmax and not self.within_fused and is_square(args[0]):
-            self.note(args[0])
-        return func(*args, **(kwargs or {}))
-
-
-class _FusedLogits(TorchFunctionMode):
-    """Of fused attention: of its queries and keys."""
-
-    def __init__(self, seen: _AttentionLogits) -> None:
-        super().__init__()
-        self._seen = seen
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = dict(kwargs or {})
-        if func is not F.scaled_dot_product_attention:
-            return func(*args, **given)
-        query, key = (
-            args[n] if len(args) > n else given[k] for n, k in enumerate(("query", "key"))
-        )
-        scale = given.get("scale")
-        if query.ndim > 3 and key.shape[-3] != query.shape[-3]:  # shared by several heads
-            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-        scores = query @ key.transpose(-2, -1)
-        self._seen.note(scores * (query.shape[-1] ** -0.5 if scale is None else scale))
-        self._seen.within_fused = True
-        try:
-            return func(*args, **given)
-        finally:
-            self._seen.within_fused = False
 
 
 @contextmanager
