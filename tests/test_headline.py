@@ -50,6 +50,9 @@ def test_the_speed_up_is_that_of_the_tokens() -> None:
         assert row["speedup_over_uniform"]["speedup"] == pytest.approx(2.0)
     assert found.summary["target"]["flops_ratio"] > 500
     assert found.summary["base"]["speedup"] == pytest.approx(1.4)
+    for place in found.summary["base"], found.summary["target"]:
+        over = {arm: each["speedup"] for arm, each in place["over"].items()}
+        assert over == pytest.approx({GLOBAL: 1.4, UNIFORM: 2.0})
     assert numbers["regret"] == {GLOBAL: 0.0, MODULE: 0.0}
 
 

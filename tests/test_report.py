@@ -190,18 +190,31 @@ def test_the_headline_comes_first(tmp_path: Path) -> None:
         path = figure(tmp_path, "pass", "not settled", name=name)
         if name == "headline":
             ends = {"speedup": 1.5, "low": 1.25, "high": None}
+            ends["over"] = {"uniform": {"speedup": 1.1, "low": 0.9, "high": 1.4}}
             target = {"flops_ratio": 518.2, **ends}
             write(path, json.loads(path.read_text()) | {"base": ends, "target": target})
     parts = gather([str(tmp_path)])
     assert [part.title for part in parts] == ["headline", "lr-width", "lr-depth"]
     text = Page(page_of(parts, "x").html()).text
     assert "1.50 [1.25, -] times the tokens at 518 times its FLOP" in text
+    assert "one initial scale, too, need 1.10 [0.90, 1.40]" in text
     table = text[: text.index("What to see")]
     for part in parts:
         assert part.paper
         assert part.paper in table
         for outcome in part.outcomes:
             assert f"{outcome.claim}: {outcome.measured}" in table
+
+
+def test_only_what_passes_is_left_to_be_counted(tmp_path: Path) -> None:
+    """The first table has every claim of a figure that fails or is not settled."""
+    figure(tmp_path, *["pass"] * 6, "fail", "pass", "not settled", words="Claim")
+    text = Page(page_of(gather([str(tmp_path)]), "x").html()).text
+    table = text[: text.index("What to see")]
+    for shown in (0, 1, 2, 3, 6, 8):
+        assert f"Claim {shown}: 0.25" in table
+    assert "Claim 4: 0.25" not in table
+    assert "and 3 more that pass" in table
 
 
 def test_nothing_a_file_says_becomes_markup(everything: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from completedp.common.progress import duration
-from completedp.evidence.figures.headline import times_shown
+from completedp.evidence.figures.headline import UNIFORM, times_shown
 from completedp.evidence.figures.lines import drift_table
 from completedp.evidence.figures.paper import found_in_paper
 from completedp.evidence.figures.registry import FIGURES
@@ -97,11 +97,16 @@ def _lead(data: Mapping[str, Any]) -> str:
         return ""
     if target["speedup"] is None:
         return ""
-    return (
+    said = (
         "Values found by module on a small model: global ones need "
         f"{times_shown(target)} times the tokens at {target['flops_ratio']:,.0f} times its FLOP, "
-        f"and {times_shown(base)} times at its own size."
+        f"and {times_shown(base)} times at its own size"
     )
+    over = [each.get("over", {}).get(UNIFORM) for each in (target, base)]
+    if None in over:
+        return f"{said}."
+    there, here = map(times_shown, over)
+    return f"{said}; those that share one initial scale, too, need {there} and {here}."
 
 
 def _made(data: Mapping[str, Any]) -> str:

@@ -204,8 +204,10 @@ def _short(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
         (o.verdict, f"{name if names.count(name) == 1 else o.claim}: {o.measured}")
         for name, o in zip(names, outcomes, strict=True)
     ]
-    more = len(lines) - _LINES
-    return lines if more < 2 else [*lines[:_LINES], ("", f"and {more} more")]
+    # What did not pass is never among those that are only counted.
+    kept = [line for n, line in enumerate(lines) if n < _LINES or line[0] != PASS]
+    more = len(lines) - len(kept)
+    return lines if more < 2 else [*kept, ("", f"and {more} more that pass")]
 
 
 def _judged(parts: Sequence[Part]) -> list[str]:
