@@ -15,6 +15,7 @@ from recipes_compared import paired
 
 LR_BATCH = Path(__file__).parent.parent / "docs" / "results" / "lr-batch.json"
 _RULE, _LONGER, _KEPT = "square-root rule", "square-root rule, longer memory", ", betas kept"
+_NONE = "no rule for the batch"
 _BASES = {
     _RULE: "8,192 steps ([lr-batch](results.md#lr-batch))",
     f"{_RULE}{_KEPT}": "8,192 steps, the betas kept",
@@ -65,6 +66,27 @@ def memories_table() -> str:
     return "\n".join(lines)
 
 
+def rules_table() -> str:
+    """What following the rule ends above leaving all as it is: at the best rates of each, and at
+    the base's best rate, which the rule raises."""
+    of = curves("lr-batch")
+    tried = (("by the rule", _RULE), ("the betas kept", f"{_RULE}{_KEPT}"))
+    titles = [
+        f"{what}, {when}" for what, _ in tried for when in ("rates tuned again", "the base's rate")
+    ]
+    lines = [f"| batch | {' | '.join(titles)} |", "| --- " * 5 + "|"]
+    for factor in (2, 4, 8):
+        none, cells = of[_NONE, factor], []
+        for _, line in tried:
+            rule = of[line, factor]
+            at_base = [[seeds[0.0][seed] for seed in sorted(seeds[0.0])] for seeds in (rule, none)]
+            for pair in ([best_rate(rule), best_rate(none)], at_base):
+                mean, low, high = paired(*pair)
+                cells.append(f"{mean:+.3f} +- {(high - low) / 2:.3f}")
+        lines.append(f"| x{factor} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _betas(betas: list[float] | tuple[float, ...]) -> str:
     """Both, and the steps that they average over."""
     steps = [1 / (1 - beta) for beta in betas]
@@ -72,4 +94,4 @@ def _betas(betas: list[float] | tuple[float, ...]) -> str:
 
 
 if __name__ == "__main__":
-    print(cost_table(), memories_table(), sep="\n\n")
+    print(cost_table(), memories_table(), rules_table(), sep="\n\n")

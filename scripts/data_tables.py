@@ -64,6 +64,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "ways": ("results/search.md", ladders.ways_table),
     "candidates": ("results/search.md", ladders.candidates_table),
     "drift": ("transfer.md", lambda: transfer.drift_table(transfer.lines())),
+    "batch rules": ("transfer.md", batch_tables.rules_table),
     "batch": ("transfer.md", lambda: transfer.batch_table(transfer.lines())),
     "slopes": (
         "results/checks.md",
