@@ -69,6 +69,15 @@ def surrogate_table() -> str:
     return _gaps("surrogate", ("in flight",), lambda row, first: [f"{row['in_flight']}"])
 
 
+def samplers_table() -> str:
+    """Gaps that remain with Optuna's samplers, by the same script."""
+    lines = _head("sampler", "dimensions", "gap that remains")
+    for row in _read("landscapes.json")["optuna"]["table"]:
+        left = ", ".join(f"{gap:.0f} after {trials}" for trials, gap in row["left"].items())
+        lines.append(f"| {row['engine']} | {row['dimensions']} | {left} |")
+    return "\n".join(lines)
+
+
 def forecast_table() -> str:
     """What stopping saves and costs on the surrogate, by stop_early.py."""
     rows = _read("stop-early.json")
@@ -161,6 +170,7 @@ def tables() -> Sequence[str]:
     """All of them."""
     return [
         landscapes_table(),
+        samplers_table(),
         real_table(),
         carried_table(),
         steady_table(),

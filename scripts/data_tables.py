@@ -54,6 +54,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "headline ladders": ("results/search.md", ladders.headline_table),
     "real searches": ("results/search.md", search_tables.real_table),
     "landscapes": ("results/search.md", search_tables.landscapes_table),
+    "samplers": ("results/search.md", search_tables.samplers_table),
     "surrogate": ("results/search.md", search_tables.surrogate_table),
     "forecast": ("results/search.md", search_tables.forecast_table),
     "carried": ("results/search.md", search_tables.carried_table),
