@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from completedp.apply.attention import SeenAttention
+from completedp.apply.called import call_with
 from completedp.apply.model_map import ModelMap
 from completedp.apply.structure import unwrapped
 
@@ -73,7 +73,7 @@ def head_dim_by_shapes(model_map: ModelMap) -> int | None:
         seen,
     ):
         tokens = torch.zeros(1, TOKENS, dtype=torch.long)
-        functional_call(model, values, (tokens,), call_options(model))
+        call_with(model, values, (tokens,), call_options(model))
     return seen.size
 
 

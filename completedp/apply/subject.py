@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from completedp.apply.called import call_with
 from completedp.apply.heads import TOKENS, HeadSizes, call_options, unchanged
 from completedp.apply.model_map import LastNorm, ModelMap, TensorInfo
 from completedp.apply.multipliers import MultiplyOutput, hook_places
@@ -207,7 +207,7 @@ class Subject:
         kwargs: dict[str, Any],
     ) -> Any:
         with running():
-            return functional_call(module, dict(values), args, kwargs)
+            return call_with(module, values, args, kwargs)
 
     def answer(self, module: nn.Module, values: dict[str, Tensor], x: Tensor) -> Tensor | None:
         """What a module by itself gives for one input; None where that is no tensor, or it takes

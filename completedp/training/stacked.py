@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
+from completedp.apply.called import call_with, names_of
 from completedp.common.errors import CompletedpError, short
 from completedp.lm.loss import Loss, language_model_loss
 from completedp.lm.transformer import Block, Transformer
@@ -66,9 +67,10 @@ def vmapped_loss(
     """
     _refuse(model)
     together = _WithLoss(model, loss or next_token_loss)
+    names = names_of(together)
 
     def one(tensors: Tensors, *batch: Tensor) -> Tensor:
-        return functional_call(together, tensors, batch)
+        return call_with(together, tensors, batch, names=names)
 
     def stacked(parameters: Tensors, buffers: Tensors, *batch: Tensor) -> Loss:
         narrow = torch.autocast(batch[0].device.type, autocast, enabled=autocast is not None)
