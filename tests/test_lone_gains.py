@@ -1,10 +1,12 @@
 """Gains that a block holds itself, as LayerScale's and ReZero's: they end branches, their blocks
-do not."""
+do not. And gains that are modules of any kind."""
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import error_of
 from models import scale
 from own_models import Block, NanoGPT
@@ -68,3 +70,56 @@ def test_a_factor_beside_them_is_seen() -> None:
         warnings.simplefilter("always")
         plan(make(LARGE, factor=0.5), recipe, LARGE)
     assert any("the attn branch = 0.5" in str(line.message) for line in caught)
+
+
+class Gain(nn.Module):
+    """Multiplies by something that it makes of its vector, which starts at 0."""
+
+    def __init__(self, gain: Callable[[Tensor], Tensor], width: int, normed: bool) -> None:
+        super().__init__()
+        self.scale, self.gain, self.normed = nn.Parameter(torch.zeros(width)), gain, normed
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (F.rms_norm(x, x.shape[-1:]) if self.normed else x) * self.gain(self.scale)
+
+
+class Ended(Block):
+    def __init__(self, width: int, gain: Callable[[Tensor], Tensor], normed: bool) -> None:
+        super().__init__(width)
+        self.post_1, self.post_2 = (Gain(gain, width, normed) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.post_1(self.attn(self.ln_1(x)))
+        return x + self.post_2(self.mlp(self.ln_2(x)))
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(
+    ("gain", "way"),
+    [(lambda g: 1 + g, "fold"), (torch.exp, "hook"), (lambda g: 2 * torch.sigmoid(g), "hook")],
+    ids=["1 + g", "exp", "sigmoid"],
+)
+def test_gains_that_are_modules_carry_the_multiplier(
+    gain: Callable[[Tensor], Tensor], way: str, normed: bool
+) -> None:
+    """What ends in a gain of any kind is multiplied by what the plan says: folded where the gain is
+    what it stores, or that and 1, and else by a hook."""
+
+    def ended(at: cdp.Scale) -> nn.Module:
+        model = NanoGPT(at.width, 0)
+        model.h = nn.ModuleList(Ended(at.width, gain, normed) for _ in range(at.depth))
+        return model
+
+    named = {"post_1": "attn_post_norm", "post_2": "mlp_post_norm"}
+    recipe = cdp.Recipe.for_model(ended(BASE), BASE, overrides=named, no_decay=["hidden_norm"])
+    model = ended(LARGE)
+    found = plan(model, recipe, LARGE)
+    assert found.ways["attn"] == found.ways["mlp"] == way
+    found.initialise()
+    for layer, block in enumerate(model.h):
+        for module, factor in zip(
+            (block.post_1, block.post_2), found.residual_multipliers[layer], strict=True
+        ):
+            x = torch.randn(3, LARGE.width)
+            once = F.rms_norm(x, x.shape[-1:]) if normed else x
+            torch.testing.assert_close(module(x), factor * once)

@@ -20,7 +20,15 @@ from completedp.apply import cautions, names
 from completedp.apply.model_map import ModelMap, TensorInfo
 from completedp.apply.names import canonical_name as canonical_name
 from completedp.apply.settings import declared_head_dim
-from completedp.apply.structure import Place, Structure, fans, features, is_norm, may_be_fans
+from completedp.apply.structure import (
+    Place,
+    Structure,
+    fans,
+    features,
+    has_vectors_alone,
+    is_norm,
+    may_be_fans,
+)
 from completedp.apply.unknown import Suggestion, check_known, suggest
 from completedp.common.checks import check_is
 from completedp.common.errors import CompletedpError
@@ -211,8 +219,8 @@ class Evidence:
         return both[0]
 
     def offset(self, place: Place, module_type: str) -> float:
-        """What a norm adds to its stored gain."""
-        if is_bias(module_type) or not is_norm(place.owner):
+        """What a norm, or a gain that is a module, adds to its stored gain."""
+        if is_bias(module_type) or not has_vectors_alone(place.owner):
             return 0.0
         return self._structure.norms.offset(place.owner)
 

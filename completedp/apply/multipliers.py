@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from completedp.apply.model_map import ModelMap
+from completedp.apply.norms import gives_in_proportion
 from completedp.apply.settings import config_of, logit_scale, set_everywhere, setting
-from completedp.apply.structure import unwrapped
+from completedp.apply.structure import has_vectors_alone, unwrapped
 from completedp.apply.tensors import PlanNumbers, TensorPlan, Way
 from completedp.common.errors import CompletedpError
 from completedp.theory.optimizers import LR, OPTIMIZERS, WEIGHT_DECAY
@@ -161,6 +162,14 @@ def why_not_folded(branch: str, model_map: ModelMap, tensors: Sequence[TensorPla
                     f"{what} ends in a norm ({norm.path}) without a gain, which undoes a factor "
                     "of the weights before it"
                 )
+    for path in dict.fromkeys(map(_owner, last)):
+        module = model_map.structure.modules[path]
+        offsets = {_key(t): t.info.offset for t in last if _owner(t) == path}
+        if has_vectors_alone(module) and not gives_in_proportion(module, offsets):
+            return (
+                f"{what} ends in {path} ({type(module).__name__}), whose output is not in "
+                "proportion to what it has to be folded into"
+            )
     for tensor in last:
         if tensor.info.offset and tensor.knobs.get(WEIGHT_DECAY):
             return (
@@ -179,6 +188,10 @@ def of_last_norm(tensors: Sequence[TensorPlan], model_map: ModelMap) -> list[Ten
 
 def _owner(tensor: TensorPlan) -> str:
     return tensor.name.rpartition(".")[0]
+
+
+def _key(tensor: TensorPlan) -> str:
+    return tensor.name.rpartition(".")[2]
 
 
 def _own_logit_scale(model_map: ModelMap, recipe: Recipe) -> bool:

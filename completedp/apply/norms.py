@@ -83,6 +83,20 @@ def gain_offset(norm: nn.Module) -> float:
     return float(y is not None and bool(torch.any(y != 0)))
 
 
+def gives_in_proportion(norm: nn.Module, offsets: Mapping[str, float]) -> bool:
+    """Whether it gives twice as much for twice its vectors, as folding takes for granted; each is
+    stored less its offset. Yes where it cannot say."""
+    once = {
+        key: torch.linspace(0.5, 1.5, p.numel(), device="cpu").view(p.shape)
+        for key, p in norm.named_parameters(recurse=False)
+    }
+    twice = {
+        key: 2 * (v + offsets.get(key, 0.0)) - offsets.get(key, 0.0) for key, v in once.items()
+    }
+    gave, more = _answer(norm, once), _answer(norm, twice)
+    return gave is None or more is None or torch.allclose(2 * gave, more, rtol=0.01, atol=0.01)
+
+
 def _is_added(norm: nn.Module, key: str) -> bool:
     """Whether a vector comes out as it is, whatever the norm was given; no, where it cannot say."""
     size = norm.get_parameter(key).shape[-1]
@@ -101,7 +115,7 @@ def _answer(norm: nn.Module, vectors: Mapping[str, Tensor], times: float = 1.0) 
     }
     stand_in = object.__new__(type(norm))
     stand_in.__dict__.update(norm.__dict__, _parameters={**zeros, **vectors})
-    size = next(iter(zeros.values())).shape[-1]
+    size = max((zero.shape[-1] for zero in zeros.values() if zero.ndim), default=4)
     x = times * torch.linspace(-1.0, 2.0, size, device="cpu")
     for shape in ((1, 2, size), (2, size)):  # a stream, or what a norm of heads may be given
         try:

@@ -479,14 +479,17 @@ def _own_class(module: nn.Module) -> type:
     return next(kind for kind in type(module).__mro__ if not kind.__name__.startswith("FSDP"))
 
 
+def has_vectors_alone(module: nn.Module) -> bool:
+    """A norm, or a gain of any kind: nothing but vectors, or numbers, of its own."""
+    own = [p for p in module._parameters.values() if p is not None]
+    children = any(child is not None for child in module._modules.values())
+    return bool(own) and all(p.ndim <= 1 for p in own) and not children
+
+
 def is_norm(module: nn.Module) -> bool:
     """A module called Norm, or one that normalises, with nothing but a gain and perhaps a bias."""
     own = {name: p for name, p in module._parameters.items() if p is not None}
-    if (
-        not own
-        or any(p.ndim != 1 for p in own.values())
-        or any(child is not None for child in module._modules.values())
-    ):
+    if not has_vectors_alone(module) or any(p.ndim == 0 for p in own.values()):
         return False
     if "norm" in type(module).__name__.lower():
         return True
