@@ -135,6 +135,27 @@ def test_the_weighed_batch_has_adamw_s_symmetry(scale: float) -> None:
         assert moved[:, :2] != pytest.approx(same[:, :2])
 
 
+def test_tables_of_tokens_are_not_weighed() -> None:
+    """A table whose second moments have vanished counts as plain gradients do, and has no part in
+    what is weighed."""
+    table, matrix = (torch.nn.Parameter(torch.zeros(5, 3)) for _ in range(2))
+    optimizer = torch.optim.AdamW([{"params": [table, matrix], "initial_lr": 0.1}])
+    for tensor, size in ((table, 1e-20), (matrix, 1.0)):
+        tensor.grad = torch.randn(5, 3)
+        optimizer.state[tensor] = {
+            "step": torch.tensor(9.0),
+            "exp_avg_sq": torch.full((5, 3), size),
+        }
+    first = [torch.randn(5, 3), torch.randn(5, 3)]
+    both = squares(optimizer, first, 0.5)
+    kept = squares(optimizer, first, 0.5, tables=[table])
+    optimizer.param_groups[0]["params"], first = [matrix], first[1:]
+    alone = squares(optimizer, first, 0.5)
+    assert torch.equal(kept[:2], both[:2])
+    assert torch.equal(kept[2:], alone[2:])
+    assert both[2] > 1e3 * kept[2]
+
+
 @given(parts=st.integers(1, 6), micro=st.integers(1, 40))
 def test_a_step_is_cut_into_equal_parts(parts: int, micro: int) -> None:
     """There are at least two, all of one size, unless there is one example."""
@@ -206,6 +227,7 @@ def test_the_loop_measures_the_noise_of_its_examples(
     planned = plan(model, recipe, recipe.base)
     planned.initialise(asked.seed)
     rates = {name: planned[name].lr / planned[name].eps for name, _ in model.named_parameters()}
+    rates["embedding.weight"] = 0.0  # which is looked up
     weigh = torch.cat([torch.full((p.numel(),), rates[n]) for n, p in model.named_parameters()])
     train_rows = task.data.train
     assert isinstance(train_rows, Tokens)

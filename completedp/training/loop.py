@@ -177,6 +177,8 @@ class _Run:
                 compile=config.compile,
             )
         self.optimizer = self.plan.optimizer()
+        tensors = self.plan.map.parameters()
+        self.tables = [tensors[t.name] for t in self.plan.map if t.type == "embedding"]
 
     def open(self, identity: dict[str, str], code: dict[str, Any]) -> None:
         """Go back to the checkpoint, if there is one, and write what the run is."""
@@ -294,7 +296,7 @@ class _Run:
             if noisy and part == parts // 2 - 1:
                 first = gradients(self.optimizer)
         if noisy:
-            found = squares(self.optimizer, first, self.noise_share, self.ranks.world)
+            found = squares(self.optimizer, first, self.noise_share, self.ranks.world, self.tables)
             self.pending_noise.append((self.step + 1, found))
         if config.clip:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)

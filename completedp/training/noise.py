@@ -16,13 +16,15 @@ weight for it (of a matrix that Muon trains, by lr over the size of its momentum
 on the assumption that the curvature is the same in all directions, which AdamW's coordinates are
 meant to be nearer to; and it changes where a factor is moved from a tensor into the tensors around
 it, or where gradients shrink with the width, though the training is the same. The weighed one does
-not.
+not. The table of tokens is left out of it: of the row of a rare token v has all but vanished when
+the token comes again, so what the row is weighed by would be thousands of times what AdamW, whose v
+has the new gradient too, moves it by.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,10 +68,15 @@ def gradients(optimizer: Optimizer) -> list[Tensor | None]:
 
 @torch.no_grad()
 def squares(
-    optimizer: Optimizer, first: Sequence[Tensor | None], share: float, ranks: int = 1
+    optimizer: Optimizer,
+    first: Sequence[Tensor | None],
+    share: float,
+    ranks: int = 1,
+    tables: Collection[Tensor] = (),
 ) -> Tensor:
     """|g1 - g2|^2 and |g|^2 of the gradients there are now, plain and then weighed.
 
+    `tables` are looked up, and count in the plain ones alone.
     `first` are those after the first part, which has this share of the batch. Of sharded tensors
     each rank counts its own shards, and of whole ones its fraction: the sum over ranks counts.
     """
@@ -83,7 +90,8 @@ def squares(
         part = torch.zeros_like(whole) if begun is None else _local(begun)
         apart = part / share - (whole - part) / (1.0 - share)
         size = _size(state, group)
-        rate = float(group["initial_lr"])  # before the schedule, which is 0 now and then
+        is_table = any(parameter is table for table in tables)
+        rate = 0.0 if is_table else float(group["initial_lr"])  # the schedule's is 0 now and then
         found = torch.stack(
             [
                 (x.square() * weight).sum(dtype=torch.float64)
