@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import batch_tables  # noqa: E402
 import batch_with_tokens  # noqa: E402
 import beta_rules  # noqa: E402
+import cpu_sweeps  # noqa: E402
 import decay_horizon  # noqa: E402
 import headline_tables as headline  # noqa: E402
 import ladders  # noqa: E402
@@ -130,6 +131,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
         "results/betas.md",
         lambda: recipe_again.table(["default", "strong-global"]),
     ),
+    "depth on a CPU": ("results/cpu.md", cpu_sweeps.depth_table),
+    "past the critical batch": ("results/cpu.md", cpu_sweeps.batch_table),
     "batch with tokens": (
         "results/horizon.md",
         lambda: batch_with_tokens.table(batch_with_tokens.found()),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import beta_rules
+import cpu_sweeps
 import headline_tables
 import pytest
 import target_again
@@ -227,3 +228,28 @@ def test_what_is_said_of_tokens_by_the_batch_was_measured() -> None:
     (short, wide), (long, wider) = found[400, 8], found[1600, 8]
     assert f"rises by {short:.1f} +- {wide:.1f} octaves from 400 steps" in said
     assert f"and by {long:.1f} +- {wider:.1f} from 1,600" in said
+
+
+def test_what_is_said_of_sweeps_on_a_cpu_was_measured() -> None:
+    """How far the best rates move there, what that costs, and the critical batch, are what the kept
+    sweeps have."""
+    said = " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())
+    for name, form in (
+        ("depth-sweep", "{:+.2f} +- {:.2f} octaves with alpha 1, at a cost of {:.3f} nats"),
+        ("depth-sweep-half", "{:+.2f} +- {:.2f} with 1/2, at {:.3f}"),
+    ):
+        *_, (_, factor, drift, half, cost, _) = cpu_sweeps.rows(name)
+        assert factor == 8
+        assert form.format(drift, half, cost) in said
+    found = {row[:2]: row[2:] for row in cpu_sweeps.rows(cpu_sweeps.PAST_CRITICAL)}
+    drift, half, cost, _ = found["completedp", 16]
+    assert f"to x16, {drift:+.2f} +- {half:.2f} octaves away at a cost of {cost:.3f} nats" in said
+    drift, half, cost, _ = found["mup", 16]
+    assert f"the rate moves by {drift:.2f} +- {half:.2f} at a cost of {cost:.2f}" in said
+    drift, half, *_ = found["completedp", 64]
+    assert f"{-drift:.2f} +- {half:.2f} octaves too high" in said
+    page = " ".join((ROOT / "docs/results/cpu.md").read_text(encoding="utf-8").split())
+    (first, one, error), (second, other, off) = cpu_sweeps.critical()
+    assert (first, second) == (512, 2048)
+    assert f"{other:,.0f} +- {off:,.0f} tokens at a batch of 2,048" in page
+    assert f"{one:,.0f} +- {error:,.0f} at 512" in page
