@@ -180,6 +180,21 @@ def test_a_tokenizer_is_tried_on_the_text_itself(tmp_path: Path) -> None:
     assert "loses text" in said
 
 
+@pytest.mark.parametrize("chunk", [100, 10**6])
+def test_a_character_that_comes_late_is_tried(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A character that the tokenizer drops is seen wherever it is in the text."""
+    made = BPETokenizer.train(["the quick brown fox " * 20], 260)
+    made._tokenizer.normalizer = package.normalizers.Replace("\u306f", "")
+    monkeypatch.setattr("completedp.lm.tokens._CHUNK_CHARACTERS", chunk)
+    monkeypatch.setattr("completedp.lm.tokens._LOOKED_AT", 100)
+    text = f"the quick brown fox\n<|endoftext|>\n{'over and over ' * 60}\u306f and on"
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    said = error_of(prepare, str(tmp_path / "text.txt"), tmp_path / "tokens", made)
+    assert "loses text: '\u306f and on'" in said
+
+
 def test_a_space_may_be_written_as_sentencepiece_does() -> None:
     """A text with U+2581 is not refused for tokenizers that read it as a space."""
     made = BPETokenizer.train(["some words of a text " * 20], 260)

@@ -28,6 +28,7 @@ TOKENIZER = "tokenizer.json"
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _CHUNK_CHARACTERS = 1 << 21  # text tokenised at once: enough to fill the cores, small in memory
 _LOOKED_AT = 100_000
+_AROUND = 8
 """Characters of the text itself that a tokenizer is tried on."""
 _HASH_RANGE = 1 << 64
 _SHARD_NAME = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
@@ -310,9 +311,12 @@ def _write_splits(
     writers = {name: _SplitWriter(folder, name, request) for name in ("train", "valid")}
     eot = np.array([tokenizer.eot], np.int32)
     lowest, highest = _HASH_RANGE, -1
+    seen: set[str] = set()
     for texts in _chunks(documents(source, text_field=request.text_field)):
-        if highest < 0 and isinstance(tokenizer, BPETokenizer):  # before much is written
-            tokenizer.check_keeps("\n".join(texts)[:_LOOKED_AT])
+        if isinstance(tokenizer, BPETokenizer):
+            if highest < 0:  # before much is written
+                tokenizer.check_keeps("\n".join(texts)[:_LOOKED_AT])
+            tokenizer.check_keeps("\n".join(_around_new(texts, seen)))
         parts: dict[str, list[np.ndarray]] = {name: [] for name in writers}
         for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
             raw = text.encode("utf-8")
@@ -330,6 +334,16 @@ def _write_splits(
             progress(sum(w.documents for w in every), sum(w.tokens for w in every))
     splits = {name: writer.split() for name, writer in writers.items() if writer.documents}
     return splits, lowest, highest
+
+
+def _around_new(texts: list[str], seen: set[str]) -> Iterator[str]:
+    """The text around every character that was not seen before: a tokenizer may lack some."""
+    for text in texts:
+        new = set(text) - seen
+        seen |= new
+        for character in sorted(new):
+            at = text.index(character)
+            yield text[max(0, at - _AROUND) : at + _AROUND]
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
