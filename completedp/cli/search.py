@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, arg, subcommand
 
-from completedp.cli.costs import CostOptions, PatientOptions, begins, print_estimate
+from completedp.cli.costs import PatientOptions, begins
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register, show
 from completedp.common.checks import check_number, check_path, check_text
 from completedp.common.errors import CompletedpError
@@ -25,7 +24,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 if TYPE_CHECKING:
-    from completedp.cli.costs import Work
+    from completedp.cli.costs import Flags, Work
     from completedp.studies.objective import Objective
     from completedp.studies.status import Status
     from completedp.studies.store import Study
@@ -60,8 +59,8 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
         spec, runner = objective.spec, objective.runner
         ahead = outlook(searched(spec), self.store, self.study)
 
-        def smaller(sizes: Mapping[str, int]) -> Work:
-            other = self._objective(replace(as_config(self, StudyConfig), **sizes))  # type: ignore[arg-type]
+        def smaller(flags: Flags) -> Work:
+            other = self._objective(replace(as_config(self, StudyConfig), **flags))
             return other.runner, other.recipe, searched(other.spec)
 
         if not begins(
@@ -229,8 +228,13 @@ class ReleaseVerb(Place):
         return show({"released": released}, text, self.json)
 
 
+_LADDERS = (LADDER, ("tokens=2", "depth=2,tokens=2"), ("depth=2,tokens=2",), ("tokens=2",))
+_SMALLER_LADDERS = [{"rungs": rungs, "seeds": seeds} for seeds in (4, 2) for rungs in _LADDERS]
+"""To propose where a larger one would take too long."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class BestVerb(Place, WorkerConfig, Sources, CostOptions):
+class BestVerb(Place, WorkerConfig, Sources, PatientOptions):
     """Measure what a study recommends on fresh seeds, against its start, and write the recipe."""
 
     resumes: ClassVar[bool] = True
@@ -246,16 +250,16 @@ class BestVerb(Place, WorkerConfig, Sources, CostOptions):
 
     def __post_init__(self) -> None:
         Sources.__post_init__(self)
-        CostOptions.__post_init__(self)
+        PatientOptions.__post_init__(self)
 
     def run(self) -> int:
         """Measure, choose and write."""
         from completedp.studies.objective import Objective
+        from completedp.studies.outlook import Outlook
         from completedp.studies.run import best, trials_for_best
         from completedp.studies.session import shown_rungs
         from completedp.studies.store import Store
         from completedp.tasks.data import DEFAULT_CONTEXT
-        from completedp.training.estimate import estimate_trials, say_estimate
 
         if self.seeds < 1:
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
@@ -265,11 +269,25 @@ class BestVerb(Place, WorkerConfig, Sources, CostOptions):
             study = store.study(self.study)
             _is_of(out, study.name)
             objective = Objective.of(study, sources, options)
-            most = trials_for_best(study, objective, rungs=self.rungs, seeds=self.seeds)
-            estimated = estimate_trials(objective.runner, objective.recipe, most, peak=self.peak)
-            if self.dry_run:
-                return print_estimate(estimated, self.json)
-            say_estimate(estimated)
+            asked = {"rungs": self.rungs, "seeds": self.seeds}
+
+            def with_flags(flags: Flags) -> Work:
+                trials = trials_for_best(study, objective, **{**asked, **flags})
+                return objective.runner, objective.recipe, trials
+
+            runner, recipe, most = with_flags({})
+            # A ladder that was begun goes on by the same command, --anyway with it.
+            if not begins(
+                self,
+                runner,
+                recipe,
+                Outlook(left=most, begun=False),
+                with_flags,
+                as_json=self.json,
+                ways=_SMALLER_LADDERS,
+                hint="take lower --rungs, fewer --seeds or a GPU",
+            ):
+                return 0
             found = best(study, objective, rungs=self.rungs, seeds=self.seeds, progress=progress)
         found.recipe.save(out)
         if self.json:
