@@ -18,6 +18,7 @@ from completedp.cli.shared import Verb, as_config, name_next, print_json, regist
 from completedp.common.checks import check_number, check_path, check_text
 from completedp.common.errors import CompletedpError
 from completedp.common.files import user_path
+from completedp.common.terminal import say
 from completedp.studies.config import LADDER, StudyConfig, WorkerConfig
 from completedp.tasks.config import UNTIED, Sources
 from completedp.theory.recipe import Recipe
@@ -71,7 +72,7 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
             study = open_study(store, self.study, spec)
             work_shown(study, objective)
             found = _print_status(study, self.json)
-            _name_best(self, study)
+            _name_best(self, study, found)
         return 0 if found.has_trained else 1
 
     def _objective(self, config: StudyConfig) -> Objective:
@@ -112,7 +113,7 @@ class WorkerVerb(Place, WorkerConfig, Sources):
             study = store.study(self.study)
             work_shown(study, Objective.of(study, sources, options))
             found = _print_status(study, self.json)
-            _name_best(self, study)
+            _name_best(self, study, found)
         return 0 if found.has_trained else 1
 
 
@@ -162,7 +163,7 @@ class RayVerb(Place, WorkerConfig, Sources):
                         report,
                     )
             found = _print_status(study, self.json)
-            _name_best(self, study)
+            _name_best(self, study, found)
         return 0 if found.has_trained else 1
 
 
@@ -362,14 +363,32 @@ class SearchVerb(Verb):
         return self.action.run()
 
 
-def _name_best(verb: Any, study: Study) -> None:
+def _name_best(verb: Any, study: Study, found: Status) -> None:
     """What comes next; not of a list of trials, which the command that listed them ends."""
     from completedp.studies.cells import NAME as CELLS
     from completedp.studies.database import without_password
 
-    if not verb.json and study.spec.get("engine") != CELLS:
+    if verb.json or study.spec.get("engine") == CELLS:
+        return
+    if found.has_trained:
         flags = _flags(verb, store=without_password(verb.store), study=study.name, data=verb.data)
         name_next(f"completedp search best {flags} --out recipe.json")
+    elif found.counts["diverged"]:
+        say(f"all trials diverged{_why_all_diverged(study)}")
+
+
+def _why_all_diverged(study: Study) -> str:
+    """Where, if that is the same of all, and what to do about it."""
+    from completedp.studies.spec import StudySpec
+
+    sites = StudySpec.from_dict(study.spec).sites
+    rows = [row for row in study.trials() if row.status == "diverged"]
+    look = "look at the loss, the data and the model"
+    if all(row.curve is not None and not len(row.curve) for row in rows):
+        return f" in their first loss, before any update: {look}"
+    if all(row.steps == sites[row.site].scale.steps for row in rows):
+        return f" in validation alone: {look} in evaluation"
+    return f": {look}, or search from a recipe with a lower lr (values in its file)"
 
 
 def _flags(verb: Any, **given: str) -> str:
