@@ -550,6 +550,7 @@ def test_version_and_bare_commands(
         ("plan --width 500", "error: width 500 is not divisible by head_dim 64"),
         ("plan --width 500", "the next one is 512"),
         ("plan --explain qkv", "did you mean blocks.0.attn.qkv.weight or"),
+        ("plan --explain foo", "'foo': its table lists all, such as embedding.weight, "),
     ],
 )
 def test_did_you_mean(
@@ -599,16 +600,26 @@ def test_what_is_in_the_way_of_a_result(
 
 
 @pytest.mark.parametrize(
-    "words", [(verb, *part) for verb in VERBS for part in WITH_PARTS.get(verb, ((),))]
+    "words",
+    [
+        *((verb, *part) for verb in VERBS for part in WITH_PARTS.get(verb, ((),))),
+        ("recipe", "change"),
+        ("search", "export"),
+    ],
 )
 def test_flags_read_as_what_they_do(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No flag that turns something off is explained by what it would be when on."""
+    """No flag that turns something off is explained by what it would be when on, and none has
+    another default than its words say."""
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = said(" ".join((*words, "--help")), monkeypatch, capsys)
-    assert "(default: True)" not in " ".join(out.split())
-    assert "--parameterisations" not in out
+    text = " ".join(out.replace("│", " ").split())
+    assert "(default: True)" not in text
+    assert "--parameterisations" not in text
+    for flag, says in re.findall(r" (--no-[a-z-]+) (\w+ \w+)", text):
+        assert re.match("Do not|Leave|Without|Time slots", says), f"{flag}  {says}"
+    assert not re.search(r"if not given[^.]*\. \(default: (?!None|[)])", text)
 
 
 def test_several_sources_of_text(tmp_path: Path) -> None:
