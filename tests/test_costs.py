@@ -133,7 +133,8 @@ def test_what_is_left_of_a_study(data: str, tmp_path: Path) -> None:
 
 
 def test_more_trials_cost_more(data: str, tmp_path: Path) -> None:
-    """Steps, tokens and FLOP are those of all trials together, and of the steps left of a run."""
+    """Steps, tokens and FLOP are those of all trials together, and of the steps left of a run;
+    memory is of what trains at once, and said to be of a trial where that is one of several."""
     with Store(str(tmp_path / "s.db")) as store:
         objective = objective_of(make_study(store, data), data)
     one, ten = (
@@ -141,6 +142,9 @@ def test_more_trials_cost_more(data: str, tmp_path: Path) -> None:
         for count in (1, 10)
     )
     assert (ten.cost.steps, ten.cost.tokens) == (10 * BASE.steps, 10 * BASE.tokens)
+    assert one.memory == ten.memory  # of a device that is not here, it is not known how many fit
+    assert [" GB a trial\n" in str(each) for each in (one, ten)] == [False, True]
+    assert " a trial" not in str(replace(ten, at_once=2))
     assert ten.cost.flop == pytest.approx(10 * one.cost.flop)
     whole, half = (
         estimate_run(objective.task, make_recipe(), BASE, CPU, steps=steps, peak=100)
