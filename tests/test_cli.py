@@ -560,6 +560,53 @@ def test_did_you_mean(
     assert meant in one_error_line(*said(words, monkeypatch, capsys))
 
 
+CHECK = "--depths 1 --steps 2 --seeds 1 --context 16 --batch 64 --device cpu"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of so small a base
+@pytest.mark.parametrize(
+    ("words", "following"),
+    [
+        (
+            "plan --width 4x --vocab 512",
+            "completedp train --width 4x --data DATA --out runs/target",
+        ),
+        ("inspect own_models:nano", "completedp plan --model own_models:nano"),
+        (
+            f"gradcheck --widths 64 128 {CHECK} --tolerance 9",
+            "completedp search start --data DATA --dry-run",
+        ),
+        (
+            f"coordcheck --recipe r.json --widths 16 32 {CHECK} --tolerance 9",
+            "completedp plan --recipe r.json",
+        ),
+        (
+            f"coordcheck --widths 64 128 {CHECK} --tolerance 0",
+            "docs/checks.md says what rows that fail may mean",
+        ),
+        (
+            f"coordcheck --model own_models:nano --widths 16 32 {CHECK} --tolerance 0",
+            "is each tensor taken for what it is? completedp inspect own_models:nano",
+        ),
+    ],
+)
+def test_a_command_names_the_next_one(
+    words: str,
+    following: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The last line for people, on standard error; with `--json` there is none."""
+    monkeypatch.chdir(tmp_path)
+    base = Scale(width=16, depth=1, batch=64, tokens=6400)
+    model = Transformer(ModelConfig(vocab=257, width=16, depth=1, head_dim=16))
+    Recipe.for_model(model, base).save("r.json")
+    *_, last = said(words, monkeypatch, capsys)[2].strip().splitlines()
+    assert last == f"completedp: next: {following}"
+    assert "next:" not in said(f"{words} --json", monkeypatch, capsys)[2]
+
+
 @pytest.mark.parametrize(
     "words",
     [

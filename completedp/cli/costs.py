@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from completedp.cli.shared import show
+from completedp.cli.shared import Flags, show, typed_with
 from completedp.cli.values import NOT_GIVEN, parse_real
-from completedp.common.checks import check_number, several
+from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
 from completedp.theory.scale import Scale
 
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     Work = tuple[Runner, Recipe, Mapping[Scale, int]]
     """What trains, the recipe it starts from, and how many trials at each scale."""
 
-Flags = Mapping[str, Any]
-"""Options of a command by their names, with numbers, words, or tuples of them."""
 SMALLER = (
     Scale(width=128, depth=4, batch=8192, tokens=4_000_000),
     Scale(width=64, depth=4, batch=4096, tokens=2_000_000),
@@ -175,24 +171,9 @@ def refuse_if_long(
             flags = {**flags, "trials": int(part * trials) // 10 * 10}
             fits = replace(fits, seconds=part * fits.seconds)
         if fits.seconds <= LONG_ON_CPU and flags.get("trials", _WORTH_IT) >= _WORTH_IT:
-            hint = f"`{_command(flags)}` takes {fits.short_time}"
+            hint = f"`{typed_with(flags)}` takes {fits.short_time}"
             break
     raise CompletedpError(
         f"{what} would take {found.short_time} on {found.device}: {hint}; --anyway begins all the "
         "same"
     )
-
-
-def _command(flags: Flags) -> str:
-    """The user's own, with other flags."""
-    names = {name.replace("_", "-"): value for name, value in flags.items()}
-    words: list[str] = []
-    skipping = False
-    for word in sys.argv[1:]:
-        if word.startswith("--"):  # what follows are its values
-            skipping = word.partition("=")[0][2:].replace("_", "-") in names
-        if not skipping:
-            words.append(word)
-    for name, value in names.items():
-        words += [f"--{name}", *map(str, several(value))]
-    return f"completedp {shlex.join(words)}"

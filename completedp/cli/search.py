@@ -9,12 +9,13 @@ import time
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, arg, subcommand
 
 from completedp.cli.costs import PatientOptions, begins
-from completedp.cli.shared import Verb, as_config, name_next, print_json, register, show
+from completedp.cli.shared import DATA, Verb, as_config, name_next, print_json, register, show
 from completedp.common.checks import check_number, check_path, check_text
 from completedp.common.errors import CompletedpError
 from completedp.common.files import user_path
@@ -25,7 +26,8 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 
 if TYPE_CHECKING:
-    from completedp.cli.costs import Flags, Work
+    from completedp.cli.costs import Work
+    from completedp.cli.shared import Flags
     from completedp.studies.objective import Objective
     from completedp.studies.status import Status
     from completedp.studies.store import Study
@@ -184,11 +186,29 @@ class StatusVerb(Place):
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
             while True:
-                counts = _print_status(study, self.json).counts
-                if not self.watch or counts["finished"] >= counts["budget"]:
+                found = _print_status(study, self.json)
+                is_done = found.counts["finished"] >= found.counts["budget"]
+                if is_done and not self.json:
+                    self._name_next(study, found)
+                if is_done or not self.watch:
                     return 0
                 time.sleep(2.0)
                 print()
+
+    def _name_next(self, study: Study, found: Status) -> None:
+        """With what the study was begun with; nothing of one that no search's command began."""
+        from completedp.studies.typed import noted_command
+
+        typed = noted_command(study) or ""
+        if typed.startswith("completedp search "):
+            words = [part for word in shlex.split(typed) for part in word.split("=", 1)]
+            names = {"model": None, "loss": None, "data": DATA}
+            given = {
+                name: words[words.index(f"--{name}") + 1] if f"--{name}" in words else usual
+                for name, usual in names.items()
+            }
+            was = SimpleNamespace(store=self.store, json=False, untie="--untie" in words, **given)
+            _name_best(was, study, found)
 
 
 @dataclass(frozen=True, kw_only=True)

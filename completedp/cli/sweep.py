@@ -13,7 +13,8 @@ from completedp.evidence.config import SweepConfig, SweepGrid
 from completedp.studies.config import WorkerConfig
 
 if TYPE_CHECKING:
-    from completedp.cli.costs import Flags, Work
+    from completedp.cli.costs import Work
+    from completedp.cli.shared import Flags
 
 
 @register("sweep")
