@@ -231,7 +231,8 @@ def test_train_and_resume(
 def test_a_resumed_run_says_so(
     tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The end of a run says at which step it was resumed, or that it was finished before."""
+    """The end of a run says at which step it was resumed, or that it was finished before, or that
+    it was stopped there."""
     sizes = "--width 64 --depth 1 --batch 32 --tokens 3200 --context 32 --eval-sequences 4"
     recipe = Recipe.default()
     power = replace(recipe, rules=replace(recipe.rules, beta_rule="power"))
@@ -241,6 +242,7 @@ def test_a_resumed_run_says_so(
     code, out, error = said(f"{command} --stop-after 40", monkeypatch, capsys)
     assert (code, "stopped after 40 steps" in out) == (0, True)
     assert "40 steps" in error
+    assert "(stopped there before" in said(f"{command} --stop-after 40", monkeypatch, capsys)[1]
     code, out, error = said(command, monkeypatch, capsys)
     assert (code, "(resumed at step 40)" in out) == (0, True)
     assert "60 steps" in error
