@@ -112,6 +112,18 @@ def broken(scale: Scale) -> nn.Module:
     return Broken(scale.width, scale.depth)
 
 
+class Unjudged(NanoGPT):
+    """One that trains, and that no validation survives."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) * (1.0 if self.training else math.nan)
+
+
+def unjudged(scale: Scale) -> nn.Module:
+    """It diverges in validation alone."""
+    return Unjudged(scale.width, scale.depth)
+
+
 def nano_with_dropout(scale: Scale) -> nn.Module:
     """One that cannot train in slots."""
     return NanoGPT(scale.width, scale.depth, dropout=0.1)

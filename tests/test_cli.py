@@ -231,7 +231,8 @@ def test_train_and_resume(
 def test_a_resumed_run_says_so(
     tokens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The end of a run says at which step it was resumed, or that it was finished before."""
+    """The end of a run says at which step it was resumed, or that it was finished before, or that
+    it was stopped there."""
     sizes = "--width 64 --depth 1 --batch 32 --tokens 3200 --context 32 --eval-sequences 4"
     recipe = Recipe.default()
     power = replace(recipe, rules=replace(recipe.rules, beta_rule="power"))
@@ -241,6 +242,7 @@ def test_a_resumed_run_says_so(
     code, out, error = said(f"{command} --stop-after 40", monkeypatch, capsys)
     assert (code, "stopped after 40 steps" in out) == (0, True)
     assert "40 steps" in error
+    assert "(stopped there before" in said(f"{command} --stop-after 40", monkeypatch, capsys)[1]
     code, out, error = said(command, monkeypatch, capsys)
     assert (code, "(resumed at step 40)" in out) == (0, True)
     assert "60 steps" in error
@@ -550,6 +552,7 @@ def test_version_and_bare_commands(
         ("plan --width 500", "error: width 500 is not divisible by head_dim 64"),
         ("plan --width 500", "the next one is 512"),
         ("plan --explain qkv", "did you mean blocks.0.attn.qkv.weight or"),
+        ("plan --explain foo", "'foo': its table lists all, such as embedding.weight, "),
     ],
 )
 def test_did_you_mean(
@@ -557,6 +560,53 @@ def test_did_you_mean(
 ) -> None:
     """A mistyped command, flag or name is one line that names what it is like."""
     assert meant in one_error_line(*said(words, monkeypatch, capsys))
+
+
+CHECK = "--depths 1 --steps 2 --seeds 1 --context 16 --batch 64 --device cpu"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of so small a base
+@pytest.mark.parametrize(
+    ("words", "following"),
+    [
+        (
+            "plan --width 4x --vocab 512",
+            "completedp train --width 4x --data DATA --out runs/target",
+        ),
+        ("inspect own_models:nano", "completedp plan --model own_models:nano"),
+        (
+            f"gradcheck --widths 64 128 {CHECK} --tolerance 9",
+            "completedp search start --data DATA --dry-run",
+        ),
+        (
+            f"coordcheck --recipe r.json --widths 16 32 {CHECK} --tolerance 9",
+            "completedp plan --recipe r.json",
+        ),
+        (
+            f"coordcheck --widths 64 128 {CHECK} --tolerance 0",
+            "docs/checks.md says what rows that fail may mean",
+        ),
+        (
+            f"coordcheck --model own_models:nano --widths 16 32 {CHECK} --tolerance 0",
+            "is each tensor taken for what it is? completedp inspect own_models:nano",
+        ),
+    ],
+)
+def test_a_command_names_the_next_one(
+    words: str,
+    following: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The last line for people, on standard error; with `--json` there is none."""
+    monkeypatch.chdir(tmp_path)
+    base = Scale(width=16, depth=1, batch=64, tokens=6400)
+    model = Transformer(ModelConfig(vocab=257, width=16, depth=1, head_dim=16))
+    Recipe.for_model(model, base).save("r.json")
+    *_, last = said(words, monkeypatch, capsys)[2].strip().splitlines()
+    assert last == f"completedp: next: {following}"
+    assert "next:" not in said(f"{words} --json", monkeypatch, capsys)[2]
 
 
 @pytest.mark.parametrize(
@@ -599,16 +649,26 @@ def test_what_is_in_the_way_of_a_result(
 
 
 @pytest.mark.parametrize(
-    "words", [(verb, *part) for verb in VERBS for part in WITH_PARTS.get(verb, ((),))]
+    "words",
+    [
+        *((verb, *part) for verb in VERBS for part in WITH_PARTS.get(verb, ((),))),
+        ("recipe", "change"),
+        ("search", "export"),
+    ],
 )
 def test_flags_read_as_what_they_do(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No flag that turns something off is explained by what it would be when on."""
+    """No flag that turns something off is explained by what it would be when on, and none has
+    another default than its words say."""
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = said(" ".join((*words, "--help")), monkeypatch, capsys)
-    assert "(default: True)" not in " ".join(out.split())
-    assert "--parameterisations" not in out
+    text = " ".join(out.replace("│", " ").split())
+    assert "(default: True)" not in text
+    assert "--parameterisations" not in text
+    for flag, says in re.findall(r" (--no-[a-z-]+) (\w+ \w+)", text):
+        assert re.match("Do not|Leave|Without|Time slots", says), f"{flag}  {says}"
+    assert not re.search(r"if not given[^.]*\. \(default: (?!None|[)])", text)
 
 
 def test_several_sources_of_text(tmp_path: Path) -> None:

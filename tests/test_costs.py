@@ -4,6 +4,7 @@ import json
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.figures.sweeps import Sweep
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
+from completedp.studies.config import LADDER
 from completedp.studies.outlook import left_of, outlook, searched
 from completedp.studies.spec import StudySpec
 from completedp.studies.store import Store
@@ -131,7 +133,8 @@ def test_what_is_left_of_a_study(data: str, tmp_path: Path) -> None:
 
 
 def test_more_trials_cost_more(data: str, tmp_path: Path) -> None:
-    """Steps, tokens and FLOP are those of all trials together, and of the steps left of a run."""
+    """Steps, tokens and FLOP are those of all trials together, and of the steps left of a run;
+    memory is of what trains at once, and said to be of a trial where that is one of several."""
     with Store(str(tmp_path / "s.db")) as store:
         objective = objective_of(make_study(store, data), data)
     one, ten = (
@@ -139,6 +142,9 @@ def test_more_trials_cost_more(data: str, tmp_path: Path) -> None:
         for count in (1, 10)
     )
     assert (ten.cost.steps, ten.cost.tokens) == (10 * BASE.steps, 10 * BASE.tokens)
+    assert one.memory == ten.memory  # of a device that is not here, it is not known how many fit
+    assert [" GB a trial\n" in str(each) for each in (one, ten)] == [False, True]
+    assert " a trial" not in str(replace(ten, at_once=2))
     assert ten.cost.flop == pytest.approx(10 * one.cost.flop)
     whole, half = (
         estimate_run(objective.task, make_recipe(), BASE, CPU, steps=steps, peak=100)
@@ -330,6 +336,64 @@ def test_a_cpu_refuses_what_takes_long(
     assert "2/2 trials" in capsys.readouterr().out
     assert run([*proposed, "--trials", "2"], monkeypatch) == 0
     assert "ETA" not in capsys.readouterr().err  # nothing is compiled, or left
+
+
+def test_a_cpu_refuses_a_long_ladder(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`search best` of hours names rungs that fit, and measures nothing unless `--anyway`."""
+    store, out = str(tmp_path / "s.db"), tmp_path / "best.json"
+    with Store(store) as opened:
+        planted(make_study(opened, data, space="global", tunables=("lr",)), data, [2.5, 2.0])
+    words = f"search best --store {store} --data {data} --out {out} --seeds=1 --slots 2".split()
+    words += ["--device", "cpu", "--no-compile", "--rungs", "depth=2", "width=8,tokens=1e9"]
+    assert run(words, monkeypatch) == 2
+    line = capsys.readouterr().err.strip()
+    assert line.count("\n") == 0
+    assert "trials would take about" in line
+    assert "--anyway" in line
+    proposed = line.partition("`completedp ")[2].partition("`")[0].split()
+    assert proposed[proposed.index("--rungs") :] == ["--rungs", *LADDER, "--seeds", "4"]
+    assert "--seeds=1" not in proposed
+    assert not out.exists()
+    assert run(proposed, monkeypatch) == 0
+    assert out.exists()
+    monkeypatch.setattr(training_costs, "LONG_ON_CPU", 0.0)
+    short = [*words[: words.index("--rungs")], "--rungs", "tokens=3"]
+    assert run(short, monkeypatch) == 2
+    assert "take lower --rungs, fewer --seeds or a GPU" in capsys.readouterr().err
+    assert run([*short, "--anyway"], monkeypatch) == 0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of so small a base
+@pytest.mark.parametrize(("seeds", "fewer"), [(2, ""), (3, " --seeds 1")])
+@pytest.mark.parametrize(
+    ("verb", "factors"),
+    [("sweep", "--factors 1 2"), ("fit-horizon --batch-factors 1", "--factors 1 4")],
+)
+def test_a_long_grid_is_refused_with_a_smaller_one(
+    verb: str,
+    factors: str,
+    seeds: int,
+    fewer: str,
+    data: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where the smallest base would take long too, fewer factors and seeds go with it."""
+    estimated = estimate.estimate_trials
+
+    def by_the_trial(*given: Any, **options: Any) -> Any:
+        found = estimated(*given, **options)
+        return replace(found, seconds=130.0 * found.cost.trials)  # 13 of them are not long
+
+    monkeypatch.setattr(estimate, "estimate_trials", by_the_trial)
+    monkeypatch.setattr(costs, "SMALLER", (Scale(width=16, depth=1, batch=64, tokens=640),))
+    words = f"{verb} --data {data} --out none.json --octaves -1 0 1 --seeds {seeds} {SIZES}"
+    assert run([*words.split(), "--device", "cpu"], monkeypatch) == 2
+    proposed = capsys.readouterr().err.partition("`")[2].partition("`")[0]
+    assert f" --tokens 640 {factors}{fewer}" in f"{proposed} "
+    assert run([*proposed.split()[1:], "--dry-run"], monkeypatch) == 0
 
 
 def test_anyway_begins(

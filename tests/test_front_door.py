@@ -26,6 +26,14 @@ def make() -> cdp.Transformer:
     return cdp.Transformer(CONFIG)
 
 
+def of_two(width: int, depth: int) -> cdp.Transformer:
+    return cdp.Transformer(cdp.ModelConfig(vocab=64, width=width, depth=depth))
+
+
+def data(split: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.zeros(4, dtype=torch.long),) * 2] * 8
+
+
 MODEL = make()
 RECIPE = cdp.Recipe.for_model(MODEL, SCALE, lr=2**-8)
 PLAN = cdp.plan(MODEL, RECIPE, SCALE)
@@ -54,6 +62,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: cdp.Transfer(RECIPE, RATIOS), "target = Ratios(width=4, "),  # type: ignore
     (lambda: cdp.train(make, RECIPE, None, data="x", out="y"), "target = None must be a Scale"),  # type: ignore
     (lambda: cdp.search(make, 3, data="x"), "base = 3 must be a Scale"),  # type: ignore
+    (
+        lambda: cdp.search(of_two, SCALE, data),
+        "of_two asks for width, depth, and is given one",
+    ),  # type: ignore
     (lambda: cdp.Recipe.load(None), "None is no path"),  # type: ignore
     (lambda: cdp.Recipe.load(""), "'' is no path"),
     (lambda: SCALE / 2, "divisor = 2 must be a Scale"),  # type: ignore

@@ -12,15 +12,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import own_models
 import pytest
 import torch
-from helpers import error_of
+from helpers import command, error_of
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from completedp.apply.plan import plan
 from completedp.common.errors import DataWarning, ScaleWarning
 from completedp.common.files import write_text_atomically
+from completedp.evidence.reporting.gather import gather
 from completedp.lm import tokens, verified
 from completedp.lm.prepare import prepare_source
 from completedp.lm.reference import ReferenceModel, meta_model
@@ -44,6 +46,8 @@ from completedp.training.trials import Outcome, Trial
 
 SHAPE = Shape(head_dim=8)
 BASE = Scale(width=16, depth=2, batch=64, tokens=64 * 10)
+TINY = ["--device", "cpu", "--context", "16", "--eval-sequences", "8"]
+SIZES = ["--width", "16", "--depth", "1", "--batch", "64", "--tokens", "640"]
 
 
 @pytest.fixture
@@ -83,8 +87,8 @@ def test_a_run_that_breaks_in_its_last_update_has_diverged(
     asked = config(data, tmp_path / "run", tokens=BASE.batch)
     result = train(asked, recipe=exploding(recipe), quiet=True)
     assert (result.status, result.steps) == ("diverged", 1)
-    assert result.valid_loss is result.train_loss is result.valid_bits_per_byte is None
-    assert result.last_finite_loss == pytest.approx(math.log(257), rel=0.1)
+    assert result.valid_loss is result.valid_bits_per_byte is None
+    assert result.train_loss == result.last_finite_loss == pytest.approx(math.log(257), rel=0.1)
     for file in ("result.json", "metrics.jsonl", "plan.json"):
         assert "NaN" not in (tmp_path / "run" / file).read_text()
     assert train(asked, recipe=exploding(recipe), quiet=True) == result
@@ -100,6 +104,74 @@ def test_a_last_update_that_breaks_by_size_has_diverged(
     outcome = Outcome(trial=None, status="ok", losses=[5.5], valid_loss=12.0)  # type: ignore[arg-type]
     assert (outcome.status, outcome.loss) == ("diverged", math.inf)
     assert Outcome(trial=None, status="ok", losses=[5.5], valid_loss=5.0).status == "ok"  # type: ignore[arg-type]
+
+
+NO_NUMBER = [
+    ("broken", "first loss", "look at the loss, the data and the model: the first loss, before"),
+    ("unjudged", "validation", "look at the held-out data, and at loss and model in evaluation"),
+]
+"""Models that diverge whatever the learning rate: where, and what is said of a run of them."""
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of so small a base
+@pytest.mark.parametrize(("model", "where", "advice"), NO_NUMBER)
+def test_a_run_says_where_it_diverged(
+    model: str,
+    where: str,
+    advice: str,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the first loss or in validation alone, which no learning rate mends: the advice is of
+    these, the page says so, and a training loss that was finite is kept."""
+    out = tmp_path / "run"
+    Recipe.for_model(getattr(own_models, model)(BASE), BASE).save(tmp_path / "own.json")
+    words = f"train --data {data} --out {out} --model own_models:{model}".split()
+    words += ["--recipe", str(tmp_path / "own.json"), *TINY]
+    for again in ("", "finished before"):
+        code, said, error = command(monkeypatch, capsys, *words)
+        assert code == 1, error
+        assert f", in its {where}" in said
+        assert again in said
+        assert f"next: {advice}" in error
+        assert ("--lr" in error) == (where == "validation")  # where the last update may have
+    found = json.loads((out / "result.json").read_text())
+    assert found["train_loss"] == found["last_finite_loss"]
+    assert (found["train_loss"] is None) == (where == "first loss")
+    (part,) = gather([str(out)])
+    assert [outcome.measured for outcome in part.outcomes] == [f"diverged in its {where}"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of so small a base
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        ("broken", "all trials diverged in their first loss, before any update: look at the"),
+        ("unjudged", "all trials diverged in validation alone: look at the loss, the data"),
+        (None, "all trials diverged: look at the loss, the data and the model, or search from"),
+    ],
+)
+def test_a_search_that_trains_nothing_names_no_ladder(
+    model: str | None,
+    advice: str,
+    data: Path,
+    recipe: Recipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where all trials diverged, what to look at is said, and no command that can only fail."""
+    words = f"search start --data {data} --store {tmp_path}/s.db --trials 2 --no-compile".split()
+    recipe.with_values(lr=2.0**40).save(tmp_path / "wild.json")
+    own = ["--model", f"own_models:{model}", *SIZES]
+    words += [*TINY, *(own if model else ["--recipe", f"{tmp_path}/wild.json"])]
+    code, _, error = command(monkeypatch, capsys, *words)
+    assert code == 1
+    assert advice in error
+    assert "next:" not in error
+    assert "search best" not in error
 
 
 def test_divergence_is_an_exit_code(data: Path, recipe: Recipe, tmp_path: Path) -> None:

@@ -691,6 +691,15 @@ def test_a_runs_command_is_of_its_own_shape(tmp_path: Path) -> None:
         assert flag not in html.replace("--no-qk-norm", "")
 
 
+def test_a_stopped_run_goes_on_to_its_end(tmp_path: Path) -> None:
+    """The command that goes on with it does not stop where it did."""
+    folder = run(tmp_path / "a", status="stopped")
+    write(folder / "config.json", {"data": "tokens", "out": "a", "stop_after": 20})
+    parts = gather([str(folder)])
+    assert sentence(parts).endswith("To go on: completedp train --data tokens --out a")
+    assert "--stop-after" not in page_of(parts, "x").html()
+
+
 def test_a_page_replaces_nothing_but_a_page(tmp_path: Path, tokens: str) -> None:
     """The study, or the recipe, that is reported is not written over by its report."""
     with Store(str(tmp_path / "search.db")) as store:

@@ -118,9 +118,11 @@ def test_hours_on_a_cpu_are_warned_of(
         searched(tokens, tmp_path, quiet=quiet).close()
     (line,) = lines
     assert re.fullmatch(r"2 trials will take about 2:00:00 on .*: take fewer trials, .*", line)
-    with said_while() as lines:
-        searched(tokens, tmp_path, quiet=quiet, trials=3).close()
-    assert lines == []
+    with said_while() as lines, searched(tokens, tmp_path, quiet=quiet, trials=3) as study:
+        assert lines == []
+        study.best((), seeds=1, quiet=quiet)
+    (line,) = lines
+    assert re.fullmatch(r"\d trials will take about 2:00:00 on .*: take lower rungs, .*", line)
 
 
 def test_what_is_soon_over_is_not_warned_of(tokens: str, tmp_path: Path) -> None:

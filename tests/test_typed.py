@@ -72,7 +72,8 @@ def test_a_worker_on_a_list_of_trials_names_no_search_to_end(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What comes after a worker is `search best` of a search, and nothing of a sweep's trials."""
+    """What comes after a worker, and after a look at what is finished, is `search best` of a
+    search, and nothing of a sweep's trials."""
     rest = f"--data {data} --no-compile {SIZES}"
     words = f"sweep --out {tmp_path} --factors 1 --octaves -1 0 1 --seeds 1 {rest}"
     assert run(words.split(), monkeypatch) == 0
@@ -82,7 +83,14 @@ def test_a_worker_on_a_list_of_trials_names_no_search_to_end(
     assert "search best" not in capsys.readouterr().err
     begin = f"search start --trials 1 --store {tmp_path}/s.db --study mine {rest}"
     assert run(begin.split(), monkeypatch) == 0
-    assert "search best" in capsys.readouterr().err
+    named = capsys.readouterr().err.splitlines()[-1]
+    assert named.startswith(f"completedp: next: completedp search best --store {tmp_path}/s.db ")
+    status = ["search", "status", "--store", f"{tmp_path}/s.db"]
+    assert run(status, monkeypatch) == 0
+    assert capsys.readouterr().err.splitlines() == [named]  # with the data it was begun with
+    assert run([*status, "--json"], monkeypatch) == 0
+    assert run([*status[:3], f"{tmp_path}/sweep.db"], monkeypatch) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_page_of_a_search_in_python_has_its_call(data: str, tmp_path: Path) -> None:

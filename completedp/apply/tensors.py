@@ -283,10 +283,12 @@ def _choices(place: str) -> set[str]:
 
 
 def _hint(wanted: str, tensors: Sequence[TensorPlan]) -> str:
-    """Names like the one that is wanted, those of its block first."""
+    """Names like the one that is wanted, those of its block first; or where there are any."""
     numbers = re.findall(r"\d+", wanted)[:1]
     names = [t.name for t in tensors]
     own = [name for name in names if re.findall(r"\d+", name)[:1] == numbers] or names
     near = difflib.get_close_matches(wanted, own, n=2, cutoff=0.4)
     near += [name for name in names if wanted in name and name not in near]
-    return f": did you mean {' or '.join(near[:2])}?" if near else ""
+    if not near:
+        return f": its table lists all, such as {', '.join(names[:3])}"
+    return f": did you mean {' or '.join(near[:2])}?"

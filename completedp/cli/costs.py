@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from completedp.cli.shared import show
+from completedp.cli.shared import Flags, show, typed_with
 from completedp.cli.values import NOT_GIVEN, parse_real
 from completedp.common.checks import check_number
 from completedp.common.errors import CompletedpError
@@ -107,15 +105,17 @@ def begins(
     runner: Runner,
     recipe: Recipe,
     ahead: Outlook,
-    smaller: Callable[[Mapping[str, int]], Work],
+    smaller: Callable[[Flags], Work],
     *,
     as_json: bool,
     trials: int | None = None,
+    ways: Sequence[Flags] | None = None,
+    hint: str = "take fewer trials, a smaller base (--width, --depth, --batch, --tokens) or a GPU",
 ) -> bool:
     """Say what trials take; whether to begin, which `--dry-run` does not.
 
-    `smaller` has what the same command would train from a base of other sizes; `trials` are those
-    of a search, which may be fewer.
+    `smaller` has what the same command would train with other flags, of which `ways` are tried;
+    `trials` are those of a search, which may be fewer.
     """
     from completedp.training.estimate import estimate_trials, say_estimate
 
@@ -127,59 +127,53 @@ def begins(
     if runner.device.type == "cpu" and not (ahead.begun or verb.anyway):
         refuse_if_long(
             found,
-            lambda sizes: estimate_trials(*smaller(sizes)),
+            lambda flags: estimate_trials(*smaller(flags)),
             what=f"{found.cost.trials:,} trials",
-            hint="take fewer trials, a smaller base (--width, --depth, --batch, --tokens) or a GPU",
+            hint=hint,
             trials=trials,
+            ways=ways,
         )
     say_estimate(found)
     return True
 
 
+def smaller_bases(*fewer: Flags) -> list[Flags]:
+    """Flags to propose: those of smaller bases, and at the smallest of them these besides."""
+    bases: list[Flags] = [base.to_dict() for base in SMALLER]
+    return [*bases, *({**bases[-1], **flags} for flags in fewer)]
+
+
 def refuse_if_long(
     found: Estimate,
-    smaller: Callable[[Mapping[str, int]], Estimate],
+    smaller: Callable[[Flags], Estimate],
     *,
     what: str,
     hint: str,
     trials: int | None = None,
+    ways: Sequence[Flags] | None = None,
 ) -> None:
     """Raise where a CPU would be at work for longer than people expect.
 
-    The line has the same command with sizes that fit, or the hint where none of them do.
+    The line has the same command with the first flags that fit, or the hint where none of them do.
     """
     from completedp.training.cost import LONG_ON_CPU
 
     if found.seconds <= LONG_ON_CPU:
         return
-    for base in SMALLER:
-        sizes = base.to_dict()
+    ways = smaller_bases() if ways is None else ways
+    for flags in ways:
         try:
-            fits = smaller(sizes)
+            fits = smaller(flags)
         except CompletedpError:  # such as a recipe of another base, or heads that do not divide
             continue
-        if fits.seconds > LONG_ON_CPU and trials is not None and base is SMALLER[-1]:
+        if fits.seconds > LONG_ON_CPU and trials is not None and flags is ways[-1]:
             part = 0.9 * LONG_ON_CPU / fits.seconds
-            sizes |= {"trials": int(part * trials) // 10 * 10}
+            flags = {**flags, "trials": int(part * trials) // 10 * 10}
             fits = replace(fits, seconds=part * fits.seconds)
-        if fits.seconds <= LONG_ON_CPU and sizes.get("trials", _WORTH_IT) >= _WORTH_IT:
-            hint = f"`{_command(sizes)}` takes {fits.short_time}"
+        if fits.seconds <= LONG_ON_CPU and flags.get("trials", _WORTH_IT) >= _WORTH_IT:
+            hint = f"`{typed_with(flags)}` takes {fits.short_time}"
             break
     raise CompletedpError(
         f"{what} would take {found.short_time} on {found.device}: {hint}; --anyway begins all the "
         "same"
     )
-
-
-def _command(sizes: Mapping[str, int]) -> str:
-    """The user's own, with other sizes."""
-    flags, words = {f"--{name}" for name in sizes}, []
-    given = iter(sys.argv[1:])
-    for word in given:
-        if word in flags:
-            next(given, None)  # its value
-        elif word.partition("=")[0] not in flags:
-            words.append(word)
-    for name, size in sizes.items():
-        words += [f"--{name}", str(size)]
-    return f"completedp {shlex.join(words)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import tyro
 
 from completedp.cli.costs import PatientOptions
-from completedp.cli.shared import Verb, as_config, print_json, register, show
+from completedp.cli.shared import Verb, as_config, name_next, print_json, register, show
 from completedp.common.checks import check_path
 from completedp.common.errors import CompletedpError
 from completedp.studies.config import WorkerConfig
@@ -80,7 +81,10 @@ class FigureVerb(WorkerConfig, Overrides, OwnCode, PatientOptions, Verb):
             options=as_config(self, WorkerConfig),
         )
         text = f"{text_of(figure, found)}\n{self.out}/{self.name}.svg"
-        return show(written, text, self.json)
+        show(written, text, self.json)
+        if not self.json:
+            name_next(f"completedp report {shlex.quote(self.out)}")
+        return 0
 
     def _refuse_if_long(self, figure: Figure) -> None:
         """Raise where a CPU would be at work for longer than people expect."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from tyro.conf import Positional
 
-from completedp.cli.shared import Verb, print_json, register
+from completedp.cli.shared import Verb, name_next, print_json, register
 from completedp.common.errors import CompletedpError
 from completedp.tasks.config import untied
 
@@ -59,4 +59,9 @@ class InspectVerb(Verb):
                 f"cannot tell the role of {counted(reading.unknown)}: name a type for each with "
                 "--override"
             )
+        if not self.json:
+            from completedp.evidence.reporting.part import command
+
+            asked = {name: getattr(self, name) for name in ("model", *sizes, "untie", "override")}
+            name_next(command("plan", **asked))
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from completedp.cli.shared import Verb, print_json, register
+from completedp.cli.shared import DATA, Verb, name_next, print_json, register, typed_with
 from completedp.common.errors import CompletedpError, ScaleWarning
 from completedp.common.terminal import columns, fitted, say
 from completedp.common.warn import warn
@@ -100,4 +100,7 @@ class PlanVerb(Verb):
             print_json(planned.to_dict())
         else:
             print(planned)
+            own = {} if source is None else {"width": width, "depth": depth}
+            others = {"vocab": None, "multipliers": None, "data": DATA, "out": "runs/target"}
+            name_next(typed_with({**own, **others}, "train"))
         return 0

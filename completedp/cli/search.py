@@ -6,19 +6,20 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, arg, subcommand
 
-from completedp.cli.costs import CostOptions, PatientOptions, begins, print_estimate
-from completedp.cli.shared import Verb, as_config, name_next, print_json, register, show
+from completedp.cli.costs import PatientOptions, begins
+from completedp.cli.shared import DATA, Verb, as_config, name_next, print_json, register, show
 from completedp.common.checks import check_number, check_path, check_text
 from completedp.common.errors import CompletedpError
 from completedp.common.files import user_path
+from completedp.common.terminal import say
 from completedp.studies.config import LADDER, StudyConfig, WorkerConfig
 from completedp.tasks.config import UNTIED, Sources
 from completedp.theory.recipe import Recipe
@@ -26,6 +27,7 @@ from completedp.theory.scale import Scale
 
 if TYPE_CHECKING:
     from completedp.cli.costs import Work
+    from completedp.cli.shared import Flags
     from completedp.studies.objective import Objective
     from completedp.studies.status import Status
     from completedp.studies.store import Study
@@ -60,8 +62,8 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
         spec, runner = objective.spec, objective.runner
         ahead = outlook(searched(spec), self.store, self.study)
 
-        def smaller(sizes: Mapping[str, int]) -> Work:
-            other = self._objective(replace(as_config(self, StudyConfig), **sizes))  # type: ignore[arg-type]
+        def smaller(flags: Flags) -> Work:
+            other = self._objective(replace(as_config(self, StudyConfig), **flags))
             return other.runner, other.recipe, searched(other.spec)
 
         if not begins(
@@ -72,7 +74,7 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
             study = open_study(store, self.study, spec)
             work_shown(study, objective)
             found = _print_status(study, self.json)
-            _name_best(self, study)
+            _name_best(self, study, found)
         return 0 if found.has_trained else 1
 
     def _objective(self, config: StudyConfig) -> Objective:
@@ -113,7 +115,7 @@ class WorkerVerb(Place, WorkerConfig, Sources):
             study = store.study(self.study)
             work_shown(study, Objective.of(study, sources, options))
             found = _print_status(study, self.json)
-            _name_best(self, study)
+            _name_best(self, study, found)
         return 0 if found.has_trained else 1
 
 
@@ -163,7 +165,7 @@ class RayVerb(Place, WorkerConfig, Sources):
                         report,
                     )
             found = _print_status(study, self.json)
-            _name_best(self, study)
+            _name_best(self, study, found)
         return 0 if found.has_trained else 1
 
 
@@ -184,11 +186,29 @@ class StatusVerb(Place):
         with Store(self.store, create=False) as store:
             study = store.study(self.study)
             while True:
-                counts = _print_status(study, self.json).counts
-                if not self.watch or counts["finished"] >= counts["budget"]:
+                found = _print_status(study, self.json)
+                is_done = found.counts["finished"] >= found.counts["budget"]
+                if is_done and not self.json:
+                    self._name_next(study, found)
+                if is_done or not self.watch:
                     return 0
                 time.sleep(2.0)
                 print()
+
+    def _name_next(self, study: Study, found: Status) -> None:
+        """With what the study was begun with; nothing of one that no search's command began."""
+        from completedp.studies.typed import noted_command
+
+        typed = noted_command(study) or ""
+        if typed.startswith("completedp search "):
+            words = [part for word in shlex.split(typed) for part in word.split("=", 1)]
+            names = {"model": None, "loss": None, "data": DATA}
+            given = {
+                name: words[words.index(f"--{name}") + 1] if f"--{name}" in words else usual
+                for name, usual in names.items()
+            }
+            was = SimpleNamespace(store=self.store, json=False, untie="--untie" in words, **given)
+            _name_best(was, study, found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,8 +249,13 @@ class ReleaseVerb(Place):
         return show({"released": released}, text, self.json)
 
 
+_LADDERS = (LADDER, ("tokens=2", "depth=2,tokens=2"), ("depth=2,tokens=2",), ("tokens=2",))
+_SMALLER_LADDERS = [{"rungs": rungs, "seeds": seeds} for seeds in (4, 2) for rungs in _LADDERS]
+"""To propose where a larger one would take too long."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class BestVerb(Place, WorkerConfig, Sources, CostOptions):
+class BestVerb(Place, WorkerConfig, Sources, PatientOptions):
     """Measure what a study recommends on fresh seeds, against its start, and write the recipe."""
 
     resumes: ClassVar[bool] = True
@@ -246,16 +271,16 @@ class BestVerb(Place, WorkerConfig, Sources, CostOptions):
 
     def __post_init__(self) -> None:
         Sources.__post_init__(self)
-        CostOptions.__post_init__(self)
+        PatientOptions.__post_init__(self)
 
     def run(self) -> int:
         """Measure, choose and write."""
         from completedp.studies.objective import Objective
+        from completedp.studies.outlook import Outlook
         from completedp.studies.run import best, trials_for_best
         from completedp.studies.session import shown_rungs
         from completedp.studies.store import Store
         from completedp.tasks.data import DEFAULT_CONTEXT
-        from completedp.training.estimate import estimate_trials, say_estimate
 
         if self.seeds < 1:
             raise CompletedpError(f"seeds = {self.seeds} must be at least 1")
@@ -265,11 +290,25 @@ class BestVerb(Place, WorkerConfig, Sources, CostOptions):
             study = store.study(self.study)
             _is_of(out, study.name)
             objective = Objective.of(study, sources, options)
-            most = trials_for_best(study, objective, rungs=self.rungs, seeds=self.seeds)
-            estimated = estimate_trials(objective.runner, objective.recipe, most, peak=self.peak)
-            if self.dry_run:
-                return print_estimate(estimated, self.json)
-            say_estimate(estimated)
+            asked = {"rungs": self.rungs, "seeds": self.seeds}
+
+            def with_flags(flags: Flags) -> Work:
+                trials = trials_for_best(study, objective, **{**asked, **flags})
+                return objective.runner, objective.recipe, trials
+
+            runner, recipe, most = with_flags({})
+            # A ladder that was begun goes on by the same command, --anyway with it.
+            if not begins(
+                self,
+                runner,
+                recipe,
+                Outlook(left=most, begun=False),
+                with_flags,
+                as_json=self.json,
+                ways=_SMALLER_LADDERS,
+                hint="take lower --rungs, fewer --seeds or a GPU",
+            ):
+                return 0
             found = best(study, objective, rungs=self.rungs, seeds=self.seeds, progress=progress)
         found.recipe.save(out)
         if self.json:
@@ -344,14 +383,32 @@ class SearchVerb(Verb):
         return self.action.run()
 
 
-def _name_best(verb: Any, study: Study) -> None:
+def _name_best(verb: Any, study: Study, found: Status) -> None:
     """What comes next; not of a list of trials, which the command that listed them ends."""
     from completedp.studies.cells import NAME as CELLS
     from completedp.studies.database import without_password
 
-    if not verb.json and study.spec.get("engine") != CELLS:
+    if verb.json or study.spec.get("engine") == CELLS:
+        return
+    if found.has_trained:
         flags = _flags(verb, store=without_password(verb.store), study=study.name, data=verb.data)
         name_next(f"completedp search best {flags} --out recipe.json")
+    elif found.counts["diverged"]:
+        say(f"all trials diverged{_why_all_diverged(study)}")
+
+
+def _why_all_diverged(study: Study) -> str:
+    """Where, if that is the same of all, and what to do about it."""
+    from completedp.studies.spec import StudySpec
+
+    sites = StudySpec.from_dict(study.spec).sites
+    rows = [row for row in study.trials() if row.status == "diverged"]
+    look = "look at the loss, the data and the model"
+    if all(row.curve is not None and not len(row.curve) for row in rows):
+        return f" in their first loss, before any update: {look}"
+    if all(row.steps == sites[row.site].scale.steps for row in rows):
+        return f" in validation alone: {look} in evaluation"
+    return f": {look}, or search from a recipe with a lower lr (values in its file)"
 
 
 def _flags(verb: Any, **given: str) -> str:

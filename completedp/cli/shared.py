@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
+from completedp.common.checks import several
 from completedp.common.terminal import say
 
 Config = TypeVar("Config")
+Flags = Mapping[str, Any]
+"""Options of a command by their names, with numbers, words, or tuples of them."""
+DATA = "DATA"
+"""For the reader to fill in: a command that names the next one may have none."""
 
 
 class Verb:
@@ -63,6 +70,23 @@ def show(data: Any, text: object, as_json: bool) -> int:
 def name_next(command: str) -> None:
     """The last line of a verb, for people: what most of them do next."""
     say(f"next: {command}")
+
+
+def typed_with(flags: Flags, verb: str | None = None) -> str:
+    """The user's own command with other flags, or another verb with theirs; None leaves one out."""
+    names = {name.replace("_", "-"): value for name, value in flags.items()}
+    typed = sys.argv[1:] if verb is None else [verb, *sys.argv[2:]]
+    words: list[str] = []
+    skipping = False
+    for word in typed:
+        if word.startswith("--"):  # what follows are its values
+            skipping = word.partition("=")[0][2:].replace("_", "-") in names
+        if not skipping:
+            words.append(word)
+    for name, value in names.items():
+        if value is not None:
+            words += [f"--{name}", *map(str, several(value))]
+    return f"completedp {shlex.join(words)}"
 
 
 def as_config(verb: Any, config: type[Config]) -> Config:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from completedp.cli.costs import NOWHERE, Out, PatientOptions, begins
+from completedp.cli.costs import NOWHERE, Out, PatientOptions, begins, smaller_bases
 from completedp.cli.shared import Verb, as_config, name_next, print_json, register
 from completedp.evidence.config import SweepConfig, SweepGrid
 from completedp.studies.config import WorkerConfig
 
 if TYPE_CHECKING:
     from completedp.cli.costs import Work
+    from completedp.cli.shared import Flags
 
 
 @register("sweep")
@@ -45,11 +45,21 @@ class SweepVerb(SweepConfig, WorkerConfig, PatientOptions, Verb):
         require_matplotlib()
         ahead = outlook(sweep_trials(grid, task, recipe), store_of(out, self.store), STUDY)
 
-        def smaller(sizes: Mapping[str, int]) -> Work:
-            task, recipe = start_from(replace(config, **sizes))  # type: ignore[arg-type]
+        def smaller(flags: Flags) -> Work:
+            other = replace(config, **flags)
+            task, recipe = start_from(other)
+            grid = as_config(other, SweepGrid)
             return runner_of(task, options), recipe, sweep_trials(grid, task, recipe)
 
-        if not begins(self, runner_of(task, options), recipe, ahead, smaller, as_json=self.json):
+        if not begins(
+            self,
+            runner_of(task, options),
+            recipe,
+            ahead,
+            smaller,
+            as_json=self.json,
+            ways=smaller_bases({"factors": (1, 2)}, {"factors": (1, 2), "seeds": 1}),
+        ):
             return 0
         result = run_sweep(grid, task, recipe, out, options, store=self.store)
         if self.json:

@@ -43,7 +43,7 @@ class TrainVerb(TrainConfig, PatientOptions, Verb):
         from completedp.common.process import Interrupted
         from completedp.training.distributed import AgreedError, is_follower
         from completedp.training.estimate import say_before_training
-        from completedp.training.folder import steps_done
+        from completedp.training.folder import TRAINING, steps_done, where_diverged
         from completedp.training.loop import train
 
         config = as_config(self, TrainConfig).resolved()
@@ -65,8 +65,12 @@ class TrainVerb(TrainConfig, PatientOptions, Verb):
             return failed
         counted = "tokens" if said is None else said.counted
         line = f"{result.status} after {result.steps:,} steps and {result.tokens:,} {counted}"
+        where = where_diverged(result.to_dict())
+        if where not in (None, TRAINING):
+            line += f", in its {where}"
         if before >= result.steps:
-            line += " (finished before, and not trained again)"
+            ended = "stopped there" if result.status == "stopped" else "finished"
+            line += f" ({ended} before, and not trained again)"
         elif before:
             line += f" (resumed at step {before:,})"
         if result.valid_loss is not None:
@@ -79,16 +83,29 @@ class TrainVerb(TrainConfig, PatientOptions, Verb):
             words = critical_batch_words(result.critical_batch, result.critical_batch_error)
             line += f"\n{words} (docs/horizon.md)"
         print(f"{line}\n{self.out}")
-        self._name_next(result.status)
+        self._name_next(result.status, where)
         return failed
 
-    def _name_next(self, status: str) -> None:
+    def _name_next(self, status: str, diverged_in: str | None) -> None:
+        from completedp.training.folder import FIRST_LOSS, VALIDATION
+
         out = shlex.quote(self.out)
         if status == "stopped":
             name_next("the same command, with a later --stop-after or none, goes on")
-        elif status == "diverged":
+        elif diverged_in == FIRST_LOSS:
+            name_next(
+                "look at the loss, the data and the model: the first loss, before any update, is "
+                "no number, whatever the learning rate"
+            )
+        elif diverged_in is not None:
             lr = self.lr or self.load_recipe().values.to_dict()["lr"]
-            name_next(f"the same with --lr {lr / 2:.3g} --out {out}-lower, half the learning rate")
+            halved = f"the same with --lr {lr / 2:.3g} --out {out}-lower, half the learning rate"
+            if diverged_in == VALIDATION:
+                halved = (
+                    "look at the held-out data, and at loss and model in evaluation: training was "
+                    f"sound to its last loss; if its last update broke it, {halved}"
+                )
+            name_next(halved)
         else:
             name_next(f"completedp report {out}")
 

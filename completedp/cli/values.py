@@ -134,7 +134,8 @@ def value_of_a_flag(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | 
 
 
 def reflow_help(registry: ConstructorRegistry) -> None:
-    """Have the help of every flag run on to the edge of its box, wherever the source breaks it."""
+    """Have the help of every flag say what it does, and run on to the edge of its box, wherever the
+    source breaks it."""
     asking: list[StructTypeInfo] = []
 
     @registry.struct_rule
@@ -154,6 +155,8 @@ def reflow_help(registry: ConstructorRegistry) -> None:
 def _reflowed(field: StructFieldSpec) -> StructFieldSpec:
     def words() -> str | None:  # when help is asked for: reading docstrings takes a while
         text = field.helptext() if callable(field.helptext) else field.helptext
+        if text and field.default is True:  # the flag is --no-NAME
+            text = f"Without {text[0].lower()}{text[1:]}"
         return text and " ".join(text.split())
 
     return replace(field, helptext=words)

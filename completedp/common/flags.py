@@ -12,12 +12,17 @@ def off(words: str) -> Any:
     return arg(help=words, help_behavior_hint="")
 
 
-def part(words: str) -> Any:
+def part() -> Any:
     """Of a part that some defaults have and others lack: `--NAME` adds it, `--no-NAME` leaves it
-    out, whichever there is."""
+    out, whichever there is; cli/values.py puts the help of the one into that of the other."""
+    return arg(help_behavior_hint="")
+
+
+def or_else(words: str, usual: int) -> Any:
+    """Of what has a value of its own where nothing else says one: the default's, or `usual`."""
     return arg(
         help=words,
-        help_behavior_hint=lambda default: "(this leaves it out)" if default == "True" else "",
+        help_behavior_hint=lambda default: f"else {usual if default == 'None' else default}.",
     )
 
 

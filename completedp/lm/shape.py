@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from completedp.common.checks import check_number, check_one_of
-from completedp.common.flags import off, part
+from completedp.common.flags import off, or_else, part
 
 MLPS = ("gelu", "swiglu")
 
@@ -15,7 +15,9 @@ MLPS = ("gelu", "swiglu")
 class Shape:
     """The parts of a reference model's shape that are the same at every scale."""
 
-    head_dim: int | None = None
+    head_dim: Annotated[
+        int | None, or_else("Size of an attention head; the recipe's if not given,", 64)
+    ] = None
     """Size of an attention head; the recipe's if not given, else 64."""
     mlp: str = "gelu"
     """Feed-forward: gelu (two matrices) or swiglu (three)."""
@@ -23,9 +25,9 @@ class Shape:
     """Feed-forward width over width."""
     qk_norm: Annotated[bool, off("Leave queries and keys as they are, without norms.")] = True
     """Normalise queries and keys, head by head."""
-    bias: Annotated[bool, part("Biases on the linear layers of the blocks.")] = False
+    bias: Annotated[bool, part()] = False
     """Biases on the linear layers of the blocks."""
-    output_bias: Annotated[bool, part("A bias on the logits.")] = False
+    output_bias: Annotated[bool, part()] = False
     """A bias on the logits."""
 
     def __post_init__(self) -> None:

@@ -157,10 +157,11 @@ class Search:
         self, rungs: Where | Sequence[Where] = LADDER, *, seeds: int = 4, quiet: bool = False
     ) -> Best:
         """The same, with every candidate's losses on every rung."""
-        if not quiet:
-            trials = trials_for_best(self.study, self.objective, rungs=rungs, seeds=seeds)
-            say_estimate(estimate_trials(self.objective.runner, self.objective.recipe, trials))
         try:
+            if not quiet or self.objective.runner.device.type == "cpu":
+                trials = trials_for_best(self.study, self.objective, rungs=rungs, seeds=seeds)
+                ahead, less = Outlook(left=trials, begun=False), "lower rungs, fewer seeds"
+                say_outlook(self.objective, ahead, less=less, quiet=quiet)
             with shown_rungs(quiet=quiet) as progress:
                 found = best(
                     self.study, self.objective, rungs=rungs, seeds=seeds, progress=progress
@@ -202,8 +203,14 @@ def _interrupted() -> KeyboardInterrupt:
     return KeyboardInterrupt()
 
 
-def say_outlook(objective: Objective, ahead: Outlook, *, quiet: bool = False) -> None:
-    """Say what a search will take; of a CPU's hours even those are warned who want it quiet."""
+def say_outlook(
+    objective: Objective,
+    ahead: Outlook,
+    *,
+    less: str = "fewer trials, a smaller base",
+    quiet: bool = False,
+) -> None:
+    """Say what trials will take; of a CPU's hours even those are warned who want it quiet."""
     # What was begun goes on: who began it knows.
     is_unknown = objective.runner.device.type == "cpu" and not ahead.begun
     if quiet and not is_unknown:
@@ -214,7 +221,7 @@ def say_outlook(objective: Objective, ahead: Outlook, *, quiet: bool = False) ->
     if is_unknown and found.seconds > LONG_ON_CPU:
         warn(
             f"{found.cost.trials:,} trials will take {found.short_time} on {found.device}: take "
-            "fewer trials, a smaller base or a GPU; ended by Ctrl-C, the same call goes on"
+            f"{less} or a GPU; ended by Ctrl-C, the same call goes on"
         )
 
 

@@ -66,7 +66,7 @@ def made_from(
     maker = maker_from(source) if isinstance(source, str) else source
     shown = _shown(source)
     fixed = not isinstance(maker, HuggingFace) and not inspect.signature(maker).parameters
-    _check_takes_scale(maker, shown)
+    check_takes_scale(maker, shown)
     with torch.device("meta"):
         try:
             if isinstance(maker, HuggingFace) and not any(sizes.values()):
@@ -84,11 +84,15 @@ def made_from(
     return model
 
 
-def _check_takes_scale(maker: Callable[..., Any], shown: str) -> None:
+def check_takes_scale(maker: Callable[..., Any], shown: str) -> None:
     """Raise where a function asks for more than it is given."""
+    try:
+        parameters = inspect.signature(maker).parameters
+    except (TypeError, ValueError):  # of what is not written in Python nobody knows
+        return
     needed = [
         name
-        for name, parameter in inspect.signature(maker).parameters.items()
+        for name, parameter in parameters.items()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]

@@ -32,7 +32,13 @@ from completedp.lm.transformer import is_reference
 from completedp.tasks.config import EVAL_EXAMPLES, Z_LOSS, Sources, TaskConfig
 from completedp.tasks.data import Data, make_data
 from completedp.tasks.losses import ModelLoss, next_token_loss, transformer_loss
-from completedp.tasks.sources import function_from, maker_from, name_of, overrides_from
+from completedp.tasks.sources import (
+    check_takes_scale,
+    function_from,
+    maker_from,
+    name_of,
+    overrides_from,
+)
 from completedp.theory.overrides import merged
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -208,6 +214,7 @@ def make_task(
             raise CompletedpError(
                 f"the model is a {type(model).__name__}: give a function of a scale"
             )
+        check_takes_scale(maker, name_of(maker))
     if isinstance(loss, str):
         loss = function_from(loss, "loss")
     return Task(

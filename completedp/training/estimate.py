@@ -114,8 +114,9 @@ class Estimate:
         ]
         with_these = "".join(f"; {part}" for part in parts if part)
         least = "" if self.memory_whole else "more than "
+        each = " a trial" if self.cost.trials > 1 and self.at_once == 1 else ""
         return (
-            f"cost: {self.cost.line(self.counted)}, {least}{self.memory / 1e9:.2g} GB\n"
+            f"cost: {self.cost.line(self.counted)}, {least}{self.memory / 1e9:.2g} GB{each}\n"
             f"time: {self.short_time} on {self.device}, {self.known}{with_these}"
         )
 

@@ -34,7 +34,7 @@ class Result:
     steps: int
     tokens: int
     train_loss: float | None
-    """Cross-entropy of the last step; None where the run diverged."""
+    """Cross-entropy of the last step; None where the run diverged in training."""
     valid_loss: float | None
     """Cross-entropy on held-out text, at the end."""
     valid_bits_per_byte: float | None
@@ -188,6 +188,19 @@ def read_result(path: Path) -> Result:
             f"{str(path)!r} is not a run's result: remove it, and the same command makes it again"
         )
     return Result(**saved)
+
+
+FIRST_LOSS, TRAINING, VALIDATION = "first loss", "training", "validation"
+
+
+def where_diverged(result: Mapping[str, Any]) -> str | None:
+    """Where a run did, by its result: in the first loss, which no update was before, in training,
+    or in validation alone, be it that the last update broke the model; None where it did not."""
+    if result.get("status") != "diverged":
+        return None
+    if result.get("last_finite_loss", 0.0) is None:
+        return FIRST_LOSS
+    return TRAINING if result.get("train_loss") is None else VALIDATION
 
 
 def recipe_digest(recipe: Recipe) -> str:

@@ -470,7 +470,7 @@ class _Run:
         )
 
     def _finish(self, status: str) -> Result:
-        valid = None
+        valid, train_loss = None, None if status == "diverged" else self.last_finite
         if status == "ok":
             # The last update's own loss is never read: what it broke is seen here, or nowhere.
             valid = finite(self._evaluate())
@@ -484,7 +484,7 @@ class _Run:
             status=status,
             steps=self.step,
             tokens=self.step * self.target.batch,
-            train_loss=None if status == "diverged" else self.last_finite,
+            train_loss=train_loss,
             valid_loss=valid,
             valid_bits_per_byte=bits_per_byte(valid, self.task.data.manifest, "valid"),
             last_finite_loss=self.last_finite,

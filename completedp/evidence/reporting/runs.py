@@ -25,6 +25,7 @@ from completedp.lm.shape import Shape
 from completedp.theory.horizon import is_batch_known
 from completedp.theory.recipe import Recipe
 from completedp.training.config import TrainConfig
+from completedp.training.folder import TRAINING, where_diverged
 from completedp.training.metrics import read_metrics
 
 _EARLY = 0.02
@@ -134,7 +135,9 @@ def _outcome(run: Run) -> Outcome:
     if run.status == "ok" and loss is not None:
         return Outcome(claim=f"{run.name} trains", measured=f"{loss:.4f}", verdict=MEASURED)
     if run.status == "diverged":
-        return Outcome(claim=f"{run.name} trains", measured="diverged", verdict=FAIL)
+        where = where_diverged(run.result)
+        measured = "diverged" if where == TRAINING else f"diverged in its {where}"
+        return Outcome(claim=f"{run.name} trains", measured=measured, verdict=FAIL)
     of = "" if run.steps is None else f" of {run.steps:,}"
     return Outcome(claim=f"{run.name} trains", measured=f"step {last:,}{of}", verdict=UNFINISHED)
 
@@ -178,13 +181,14 @@ def _loss(value: Any) -> str:
 
 
 def _command(run: Run) -> str:
-    """The command of a run: what differs from the usual options."""
+    """The command that goes on with a run, or repeats it: what differs from the usual options."""
     usual = {field.name: field.default for field in fields(TrainConfig)}
     given = {
         name: value
         for name, value in run.config.items()
         if name in usual and value != usual[name] and not isinstance(value, dict)
     }
+    given.pop("stop_after", None)  # where it is stopped already
     shape = run.config.get("shape")
     if isinstance(shape, dict):
         usual = {field.name: field.default for field in fields(Shape)}
