@@ -1,4 +1,5 @@
-"""How long is waited for: `completedp --help`, plans of 70B-shaped models, an engine's next trial.
+"""How long is waited for: `completedp --help`, plans of 70B-shaped models, an engine's next trial,
+and the checksums of a gigabyte of tokens beside reading it.
 
     python benchmarks/latency.py [--json]
 
@@ -7,13 +8,18 @@ Models are on the meta device; Hugging Face's Llama is planned too where transfo
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +27,7 @@ from torch import nn
 
 import completedp as cdp
 from completedp.lm.reference import meta_model
+from completedp.lm.verified import verify
 from completedp.studies.engines import Bounds
 from completedp.studies.registry import make_engine
 
@@ -46,6 +53,7 @@ def main() -> None:
         found |= time_plan("Hugging Face Llama", llama(8192, 80), recipe, target)
     for engine in ("recombine", "trust-region"):
         found |= time_engine(engine)
+    found |= time_tokens()
     if "--json" in sys.argv:
         print(json.dumps({"seconds": found}))
         return
@@ -80,6 +88,29 @@ def time_engine(name: str) -> dict[str, float]:
         engine.tell(number, point, float(point @ point))
     took = (time.perf_counter() - start) / 100
     return {f"`{name}`: one more of {TRIALS:,} trials of {COORDINATES} values": took}
+
+
+def time_tokens() -> dict[str, float]:
+    """What a gigabyte of tokens takes to be read from the disk, and to be found unchanged: at
+    first, and by what is kept of that."""
+    part = np.random.default_rng(0).integers(0, 2**16, 2**24, dtype=np.uint16).tobytes()
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        path = Path(folder, "train-00000.bin")
+        with path.open("wb") as file:
+            for _ in range(2**30 // len(part)):
+                file.write(part)
+            os.fsync(file.fileno())
+        wanted = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+        steps = {"read": path.read_bytes, "checked": partial(verify, path.parent, wanted)}
+        steps["checked again"] = steps["checked"]
+        found = {}
+        for what, step in steps.items():
+            with path.open("rb") as file:  # so that it comes from the disk
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            start = time.perf_counter()
+            step()
+            found[f"a gigabyte of tokens, {what}"] = time.perf_counter() - start
+    return found
 
 
 def llama(width: int, depth: int) -> nn.Module:
