@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from completedp.common.checks import check_number
+from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError, one_line, short
 from completedp.lm.batches import TokenDataset, permute
 from completedp.lm.tokens import Manifest
@@ -215,7 +215,7 @@ def make_data(source: Any, context: int | None = None, loss: ModelLoss | None = 
     function of a split, a number of examples and a seed gives an iterable of batches.
     """
     if context is not None:
-        check_number("context", context, low=1)
+        context = check_whole("context", context)
     if isinstance(source, Data):
         return source
     if isinstance(source, str | Path):
