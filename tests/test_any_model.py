@@ -540,14 +540,26 @@ class Counting(own.ViT):
         return super().forward(images) * (1 + 0.01 * self.seen)  # type: ignore[operator]
 
 
-def test_buffers_that_change_keep_a_model_out_of_slots() -> None:
+class CountingInPython(own.ViT):
+    """Keeps a count as an attribute."""
+
+    seen = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen += self.training
+        return super().forward(images) * (1 + 0.01 * self.seen)
+
+
+@pytest.mark.parametrize("kind", [Counting, CountingInPython])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_what_a_pass_changes_keeps_a_model_out_of_slots(kind: Any, slots: int) -> None:
     """State that a forward pass keeps cannot leak from one trial into the next."""
-    task = make_task(lambda s: Counting(s.width, s.depth), eval_examples=8, **VIT)
-    runner = Runner(task, slots=2, device="cpu", compile=False)
-    trials = [runner.trial(task.recipe(IMAGES), IMAGES, 0, key) for key in range(2)]
+    task = make_task(lambda s: kind(s.width, s.depth), eval_examples=8, **VIT)
+    runner = Runner(task, slots=slots, device="cpu", compile=False)
+    trials = [runner.trial(task.recipe(IMAGES), IMAGES, 0, key) for key in range(3)]
     with pytest.warns(UserWarning, match="its forward pass changes seen"):
-        one, other = runner.run(trials, IMAGES)
-    assert one.losses == other.losses
+        one, *others = runner.run(trials, IMAGES)
+    assert all(one.losses == other.losses for other in others)
 
 
 def on_meta(scale: Scale) -> nn.Module:

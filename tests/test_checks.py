@@ -817,12 +817,18 @@ def test_checks_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("seeds", "widths", "said"),
-    [(3, (64, 128), []), (1, (64, 128), ["one seed"]), (1, (32, 64), ["one seed", "wide models"])],
+    [
+        (3, (64, 256), []),
+        (1, (64, 256), ["one seed"]),
+        (1, (32, 128), ["one seed", "wide models"]),
+        (3, (64, 128), ["widths of 64 to 128 are too near each other for a slope"]),
+    ],
 )
 def test_what_may_fail_sound_rules_is_said(
     seeds: int, widths: tuple[int, ...], said: list[str]
 ) -> None:
-    """One seed, and narrow models, fail sound rules as well: a check that fails says so."""
+    """One seed, narrow models and sizes near each other fail sound rules as well: a check that
+    fails says so, also in its JSON."""
     checked = make_check(settings=CheckSettings(seeds=seeds, widths=widths))
     failed = Row(
         parameterisation="completedp",
@@ -838,8 +844,9 @@ def test_what_may_fail_sound_rules_is_said(
     assert len(found.doubts) == len(said)
     assert all(words in line for words, line in zip(said, found.doubts, strict=True))
     assert str(found).count("in doubt: ") == len(said)
+    assert found.to_dict()["doubts"] == found.doubts
     assert not CheckResult(check="coordcheck", checked=checked, rows=[]).doubts
-    own = make_check(recipe="default", settings=CheckSettings(widths=(64, 128)))
+    own = make_check(recipe="default", settings=CheckSettings(widths=(64, 256)))
     (line,) = CheckResult(check="coordcheck", checked=own, rows=[failed]).doubts
     assert "near_limit" in line
 

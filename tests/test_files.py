@@ -155,9 +155,11 @@ def test_no_error_names_the_file_beside(tmp_path: Path, monkeypatch: pytest.Monk
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "touch", refused)
-    with pytest.raises(PermissionError) as caught:
+    with pytest.raises(OSError, match="Permission denied") as caught:
         write_text_atomically(tmp_path / "a", "x")
     assert caught.value.filename == str(tmp_path / "a")
+    said = f"cannot write: Permission denied {str(tmp_path / 'a')!r}: choose a place that you may"
+    assert error_of(write_text_atomically, tmp_path / "a", "x").startswith(said)
 
 
 def test_a_path_of_a_user_that_is_not_there() -> None:

@@ -88,6 +88,15 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: PLAN.initialise(seed="a"), "seed = 'a' must be a whole number"),  # type: ignore
     (lambda: PLAN.initialise(seed=None), "seed = None must be a whole number"),  # type: ignore
     (lambda: PLAN.initialise(seed=1.5), "seed = 1.5 must be a whole number"),  # type: ignore
+    (lambda: PLAN.initialise(seed=2**70), "303424 must be a whole number from 0 to 10000000000000"),
+    (lambda: PLAN.adamw(foo=1), "unknown option 'foo': choose from maximize, amsgrad"),
+    (lambda: PLAN.adamw("torch", foo=1), "unknown option 'foo'"),
+    (lambda: RECIPE.save("/proc/x.json"), "'/proc/x.json': choose a place that you may write to"),
+    (lambda: RECIPE.save("a\0b"), r"'a\x00b' is no path"),
+    (lambda: cdp.coordcheck(widths=(64, 128), out="/proc/x"), "'/proc/x': choose a place that"),
+    (lambda: cdp.sweep(make, SCALE, data="x", seeds=1.5), "seeds = 1.5 must be a whole"),  # type: ignore
+    (lambda: cdp.fit_horizon(make, data="x", seeds=1.5), "seeds = 1.5 must be a whole"),  # type: ignore
+    (lambda: cdp.fit_horizon(make, data="x", seeds=-1), "seeds = -1 must be a whole"),
     (lambda: cdp.ModelConfig(vocab=10.5, width=64, depth=2), "vocab = 10.5 must be a whole"),  # type: ignore
     (lambda: cdp.sweep(make, SCALE, factors=2, data="x"), "factors = [2] must start with 1"),  # type: ignore
     (lambda: cdp.sweep(make, SCALE, factors=(1, "a"), data="x"), "factors = 'a' must be a whole"),  # type: ignore

@@ -12,7 +12,7 @@ from helpers import error_of
 from models import make_model, make_plan, make_recipe, scale, token_batches, train
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import completedp as cdp
 from completedp.apply import adamw as module
@@ -328,6 +328,65 @@ def test_resuming_with_a_schedule_is_bit_equal(scheduler_first: bool) -> None:
     run(second.model, optimizer, scheduler, batches[5:])
     for name, value in through.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("log2", [{}, PER_TYPE])
+@pytest.mark.parametrize("saved_by", ["ours", "LambdaLR"])
+def test_a_loaded_schedule_goes_on_with_the_planned_rates(
+    log2: dict[str, float], saved_by: str
+) -> None:
+    """A scheduler's state brings its step alone: the rates are those of the new plan, whatever
+    plan it was saved with and however that cut the groups."""
+    schedule = Schedule(warmup=0.2)
+    old = small_plan().adamw()
+    before: Any = attach_schedule(old, schedule, 8)
+    if saved_by == "LambdaLR":
+        before = LambdaLR(old, lambda step: schedule(step, 8))
+    for _ in range(3):
+        old.step()
+        before.step()
+    found = make_plan(make_recipe(log2, lr=2**-6), **SMALL)
+    optimizer = found.adamw()
+    planned = rates(optimizer)
+    scheduler = attach_schedule(optimizer, schedule, 8)
+    load_optimizer_state(optimizer, old.state_dict())
+    scheduler.load_state_dict(copy.deepcopy(before.state_dict()))
+    assert rates(optimizer) == scheduler.get_last_lr()
+    for step in (3, 4):
+        assert rates(optimizer) == pytest.approx([lr * schedule(step, 8) for lr in planned])
+        assert found.check(optimizer).passed
+        optimizer.step()
+        scheduler.step()
+    assert set(scheduler.state_dict()) == {"last_epoch", "_step_count"}
+    assert "lacks last_epoch" in error_of(scheduler.load_state_dict, {})
+
+
+def test_the_check_knows_the_attached_schedule() -> None:
+    """Rates that are all off by one factor look like a schedule's; not beside the one attached."""
+    found = small_plan(PER_TYPE)
+    optimizer = found.adamw()
+    scheduler = attach_schedule(optimizer, Schedule(kind="constant", warmup=0), 10)
+    assert found.check(optimizer).passed
+    set_learning_rates(optimizer, 0.5)
+    (difference,) = found.check(optimizer).differences
+    assert "the schedule attached to it gives" in difference
+    assert f"at its step {scheduler.last_epoch}" in difference
+    del scheduler
+    assert found.check(optimizer).passed
+
+
+def test_a_rate_in_a_tensor_stays_one() -> None:
+    """An attached schedule fills a group's tensor, and what it began with is not filled too."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = AdamW([weight], lr=torch.tensor(0.5), capturable=False)
+    lr = optimizer.param_groups[0]["lr"]
+    scheduler = attach_schedule(optimizer, Schedule(kind="constant", warmup=0.5), 8)
+    for expected in (0.125, 0.25, 0.375, 0.5, 0.5):
+        assert optimizer.param_groups[0]["lr"] is lr
+        assert float(lr) == expected
+        assert optimizer.param_groups[0]["initial_lr"] == 0.5
+        optimizer.step()
+        scheduler.step()
 
 
 def test_no_adamw_of_a_model_on_meta() -> None:

@@ -25,8 +25,9 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def searched(tokens: str, folder: Path, **given: Any) -> Search:
     plain: dict[str, Any] = {"space": "global", "slots": 1, "eval_examples": 4, "trials": 2}
+    plain |= {"context": CONTEXT}
     plain |= {"compile": False, "quiet": True, "device": "cpu", "store": str(folder / "s.db")}
-    return cdp.search(own.nano, BASE, tokens, context=CONTEXT, **(plain | given))
+    return cdp.search(own.nano, BASE, tokens, **(plain | given))
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,9 @@ def searched(tokens: str, folder: Path, **given: Any) -> Search:
     [
         ({"eval_examples": 0}, "eval_examples = 0 must be a whole number of at least 1"),
         ({"eval_examples": -3}, "eval_examples = -3"),
+        *(({"trials": n}, f"trials = {n!r} must be a whole") for n in (-1, 0, 1.5, "a", None)),
+        *(({"slots": n}, f"slots = {n!r} must be a whole") for n in (-1, 0, 1.5, "a")),
+        ({"context": 1.5}, "context = 1.5 must be a whole"),
         ({"seed": -1}, "seed = -1 must be a whole number from 0"),
         ({"seed": "a"}, "seed = 'a' must be a whole number"),
         ({"seed": 0.5}, "seed = 0.5"),
@@ -105,3 +109,12 @@ def test_a_ladder_that_nobody_named_grows_along_all_that_a_base_lacks(
         assert study.ladder(seeds=1, quiet=True).rungs[1].scale == BASE.times(cdp.Ratios(tokens=2))
         for alone in ("base", ()):
             assert [rung.scale for rung in study.ladder(alone, seeds=1, quiet=True).rungs] == [BASE]
+
+
+@pytest.mark.parametrize("seeds", [-1, 0, 1.5, "a"])
+def test_seeds_of_a_ladder_are_a_number(seeds: Any, tokens: str, tmp_path: Path) -> None:
+    """How many fresh seeds measure a recipe is at least one, and a mistake is one line."""
+    with searched(tokens, tmp_path) as study:
+        for rungs in ((), "tokens=2"):
+            said = error_of(study.best, rungs, seeds=seeds, quiet=True)
+            assert f"seeds = {seeds!r} must be a whole number of at least 1" in said

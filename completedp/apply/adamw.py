@@ -171,6 +171,8 @@ def make_adamw(
 ) -> torch.optim.AdamW:
     """The one above where it is as good as torch's, or better; torch's for options it alone has."""
     check_one_of("implementation", implementation, get_args(Implementation))
+    for name in options:
+        check_one_of("option", name, ("maximize", *sorted(_TORCH_ONLY)))
     parameters = [p for group in groups for p in group["params"]]
     if implementation == "auto":
         ours = not _TORCH_ONLY & options.keys() and suits(parameters)

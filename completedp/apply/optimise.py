@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.optim import Optimizer
@@ -19,6 +20,9 @@ from completedp.theory.schedule import Schedule, check_schedule
 
 if TYPE_CHECKING:
     from completedp.apply.adamw import Implementation
+
+_ATTACHED: WeakKeyDictionary[Optimizer, ref[PlannedLR]] = WeakKeyDictionary()
+"""The last schedule of each optimizer, for as long as there is one."""
 
 
 def param_groups(plan: PlanNumbers, optimizer: str | None = None) -> list[dict[str, Any]]:
@@ -90,10 +94,36 @@ def _refuse_meta(plan: PlanNumbers, before: str) -> None:
         )
 
 
+class PlannedLR(LambdaLR):
+    """Every group's `initial_lr` times one multiplier. Its state is the step alone: torch's keeps
+    the rates that it began with, and would bring them back over those of another plan."""
+
+    def get_lr(self) -> list[Any]:
+        """The rates at this step, of the groups as they are now."""
+        multiplier = self.lr_lambdas[0](self.last_epoch)
+        return [group["initial_lr"] * multiplier for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many steps were taken."""
+        return {"last_epoch": self.last_epoch, "_step_count": self._step_count}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to a saved step, of any LambdaLR, and set the planned rates there."""
+        for key in self.state_dict():
+            if key not in state_dict:
+                raise CompletedpError(f"this is no scheduler's state: it lacks {key}")
+            setattr(self, key, state_dict[key])
+        rates = self.get_lr()
+        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
+            _set_rate(group, lr)
+        self._last_lr = rates
+
+
 def attach_schedule(optimizer: Optimizer, schedule: Schedule, steps: int) -> LambdaLR:
     """Multiply every group's planned lr by the schedule: the ratios between groups stay.
 
-    Call the result's `step()` after each optimizer step. Schedulers that assign rates, such as
+    Call the result's `step()` after each optimizer step. Its state is the step alone: one that is
+    loaded goes on with the rates that are planned now. Schedulers that assign rates, such as
     CosineAnnealingLR with an eta_min or OneCycleLR, would erase the plan's ratios. `steps` counts
     optimizer steps.
 
@@ -106,10 +136,18 @@ def attach_schedule(optimizer: Optimizer, schedule: Schedule, steps: int) -> Lam
     check_schedule(schedule)
     steps = check_whole("steps", steps)
     for group in optimizer.param_groups:
-        group["lr"] = group.setdefault("initial_lr", group["lr"])
+        _set_rate(group, group.setdefault("initial_lr", float(group["lr"])))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch cannot tell a fresh start
-        return LambdaLR(optimizer, lambda step: schedule(min(step, steps - 1), steps))
+        scheduler = PlannedLR(optimizer, lambda step: schedule(min(step, steps - 1), steps))
+    _ATTACHED[optimizer] = ref(scheduler)
+    return scheduler
+
+
+def attached_schedule(optimizer: Optimizer) -> PlannedLR | None:
+    """The schedule that was attached to an optimizer, while somebody has it."""
+    found = _ATTACHED.get(optimizer)
+    return None if found is None else found()
 
 
 def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:

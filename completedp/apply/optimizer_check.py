@@ -16,6 +16,7 @@ import torch
 from torch.optim import Optimizer
 
 from completedp.apply.multipliers import not_attached
+from completedp.apply.optimise import attached_schedule
 from completedp.apply.tensors import PlanNumbers, TensorPlan
 from completedp.common.checks import check_is
 from completedp.theory.optimizers import ADAMW, LR, OPTIMIZERS
@@ -58,7 +59,8 @@ def _cut(found: Sequence[str]) -> list[str]:
 def check_optimizer(plan: PlanNumbers, *optimizers: Optimizer) -> OptimizerCheck:
     """Compare rates (those before a schedule) and all other values, tensor by tensor.
 
-    A schedule may have taken the rates from their planned ones, but all by the same factor.
+    A schedule may have taken the rates from their planned ones, but all by the same factor; one of
+    `attach_schedule` by its own at its step.
     """
     for optimizer in optimizers:
         check_is("optimizer", optimizer, Optimizer, "a torch optimizer, such as plan.optimizer()")
@@ -95,6 +97,24 @@ def _differences(plan: PlanNumbers, optimizers: Sequence[Optimizer]) -> Iterator
         if seen[name] != 1:
             yield f"{name} is in {seen[name] or 'no'} groups"
     yield from _of_schedule(rates)
+    for optimizer in optimizers:
+        yield from _of_attached(optimizer)
+
+
+def _of_attached(optimizer: Optimizer) -> Iterator[str]:
+    """The first group whose rate is not what the attached schedule makes of its planned one."""
+    if (scheduler := attached_schedule(optimizer)) is None:
+        return
+    for number, (group, lr) in enumerate(
+        zip(optimizer.param_groups, map(float, scheduler.get_lr()), strict=True)
+    ):
+        if not math.isclose(now := float(group["lr"]), lr, rel_tol=_TOLERANCE):
+            yield (
+                f"group {number} has lr {now:.6g} now, and the schedule attached to it gives "
+                f"{lr:.6g} at its step {scheduler.last_epoch}: load the states of both, and assign "
+                "no rates beside it"
+            )
+            return
 
 
 def _of_schedule(rates: Mapping[str, tuple[float, float]]) -> Iterator[str]:

@@ -7,7 +7,6 @@ can mend is one line on standard error and exit code 2; a check that fails exits
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import re
@@ -26,6 +25,7 @@ from completedp.cli.suggest import known_command, mistyped
 from completedp.cli.values import reflow_help, value_of_a_flag
 from completedp.common.checks import printable
 from completedp.common.errors import CompletedpError, one_line
+from completedp.common.files import os_line
 from completedp.common.surface import Command, running
 
 # The verbs, in the order in which help lists them: a new one is a file and a line here.
@@ -91,7 +91,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
-        _fail(_os_line(error))
+        _fail(os_line(error))
     except UnicodeEncodeError as error:  # surrogates are how Python has bytes that are no UTF-8
         if not re.search(r"[\udc80-\udcff]", str(error.object)):
             raise
@@ -173,18 +173,6 @@ def _one_line(box: str) -> str:
     text = " ".join(filter(None, body))
     text = re.sub(r"^Error parsing (\w+Verb|action|__tyro-dummy-inner__[\w.]*): ", "", text)
     return re.sub(r"no type matching .* could be instantiated .*<class '\w+'>: ", "", text)
-
-
-def _os_line(error: OSError) -> str:
-    """What the system says of a file, and what to do about it."""
-    what = f"{error.strerror or error}{f' {error.filename!r}' if error.filename else ''}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{what}: make room on the disk and run the same command again"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{what}: choose a place that you may write to, or change its permissions"
-    if error.errno == errno.EMFILE:
-        return f"{what}: raise the limit with `ulimit -n 4096`"
-    return what
 
 
 def _fail(message: str) -> NoReturn:

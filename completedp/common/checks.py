@@ -43,7 +43,8 @@ def check_whole(name: str, value: object, *, low: int = 1, high: int = 10**18) -
     """
     number = _plain(value)
     if number is None or not low <= number <= high or number != int(number):
-        wanted = f"of at least {low}" if high == 10**18 else f"from {low} to {high}"
+        is_large = number is not None and high < number < math.inf
+        wanted = f"from {low} to {high}" if high < 10**18 or is_large else f"of at least {low}"
         raise CompletedpError(f"{name} = {value!r:.40} must be a whole number {wanted}")
     return int(number)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -20,13 +21,46 @@ _TEMPORARY = ".part"
 """How names of files end that are being written."""
 
 
+class CannotWriteError(OSError, CompletedpError):
+    """A file or a folder that the system does not let anybody write."""
+
+    def __str__(self) -> str:
+        return f"cannot write: {os_line(self)}"
+
+
+def os_line(error: OSError) -> str:
+    """What the system says of a file, and what to do about it."""
+    what = f"{error.strerror or error}{f' {error.filename!r}' if error.filename else ''}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{what}: make room on the disk and run the same command again"
+    if error.errno == errno.EMFILE:
+        return f"{what}: raise the limit with `ulimit -n 4096`"
+    refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    if refused or isinstance(error, CannotWriteError):
+        return f"{what}: choose a place that you may write to, or change its permissions"
+    return what
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses inside is said of this path, in one line."""
+    try:
+        yield
+    except CompletedpError:
+        raise
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise CannotWriteError(error.errno, error.strerror, str(path)) from error
+
+
 def user_path(path: str | os.PathLike[str]) -> Path:
     """A path as a user writes it, whose `~` is a home; an empty one would be the working folder.
 
     >>> user_path("runs/a").name
     'a'
     """
-    if not isinstance(path, str | os.PathLike) or not str(path).strip():
+    if not isinstance(path, str | os.PathLike) or not str(path).strip() or "\0" in str(path):
         raise CompletedpError(f"{path!r:.60} is no path: give the name of a file or a folder")
     try:
         return Path(path).expanduser()
@@ -39,13 +73,14 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and those that it is in; a file that is in its way is named."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        raise CompletedpError(
-            f"{str(there)!r} is a file: name a folder, there or to be made"
-        ) from None
+    with writing(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            there = next(path for path in (folder, *folder.parents) if path.exists())
+            raise CompletedpError(
+                f"{str(there)!r} is a file: name a folder, there or to be made"
+            ) from None
 
 
 def parse_json(text: str) -> Any:
@@ -109,6 +144,11 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
     """The same, of bytes. A pipe or a device is written to, and where a link points is written."""
+    with writing(path):
+        _write_bytes(path, data)
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
     if path.is_dir():
         raise CompletedpError(f"{str(path)!r} is a folder: name a file in it")
     if path.exists() and not path.is_file():

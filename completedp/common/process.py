@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from completedp.common.errors import CompletedpError
-from completedp.common.files import clear_left, make_folder
+from completedp.common.files import clear_left, make_folder, writing
 from completedp.common.terminal import say
 
 LOCK = ".lock"
@@ -34,7 +34,9 @@ def only_process(folder: Path) -> Iterator[None]:
     """
     make_folder(folder)
     path = folder / LOCK
-    with path.open("w") as file:
+    with writing(path):
+        opened = path.open("w")
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

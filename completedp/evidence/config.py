@@ -127,7 +127,7 @@ class SweepGrid:
     """Trials per point."""
 
     def __post_init__(self) -> None:
-        check_number("seeds", self.seeds, low=1)
+        object.__setattr__(self, "seeds", check_whole("seeds", self.seeds))
         for name in ("vary", "axes"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -198,7 +198,7 @@ class HorizonGrid:
     """Also train the base once more for the critical batch, from the gradient's noise."""
 
     def __post_init__(self) -> None:
-        check_number("seeds", self.seeds, low=1)
+        object.__setattr__(self, "seeds", check_whole("seeds", self.seeds))
         check_octaves("octaves", self.octaves)
         check_factors("factors", self.factors)
         check_factors("batch_factors", self.batch_factors)

@@ -14,6 +14,8 @@ from completedp.evidence.text import check_text
 
 NARROW = 64
 """Widths below it are far from the limit that slopes are of."""
+SPAN = 4
+"""Sizes that differ by less say little of a slope: what has not settled yet tilts it."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,5 +93,12 @@ def _doubts(checked: Check) -> Iterator[str]:
             "on one seed sound rules have failed 7 times in 24 (docs/results/checks.md): take 3 "
             f"({option('seeds')})"
         )
+    for axis in checked.axes:
+        sizes = checked.sizes(axis)
+        if max(sizes) < SPAN * min(sizes):
+            yield (
+                f"{axis}s of {min(sizes)} to {max(sizes)} are too near each other for a slope: "
+                f"{option(f'{axis}s')} with {SPAN} times between the smallest and the largest"
+            )
     if min(checked.widths) < NARROW:
         yield f"slopes are those of wide models: {option('widths')} of {NARROW} and more are nearer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from completedp.common.checks import check_number, check_path
+from completedp.common.checks import check_number, check_path, check_whole
 from completedp.common.flags import off
 from completedp.tasks.config import TaskConfig
 from completedp.theory.rules import BetaRule
@@ -103,7 +103,7 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         if self.slots is not None:
-            check_number("slots", self.slots, low=1)
+            object.__setattr__(self, "slots", check_whole("slots", self.slots))
         check_number("lease", self.lease, low=1, high=LONGEST_LEASE_SECONDS)
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError
 from completedp.studies.store import Study
 from completedp.theory.evidence import Rung, Standing
@@ -111,6 +112,7 @@ def climb(
 
 def _fresh_seeds(seeds: int, height: int) -> range:
     """Those of a rung."""
+    seeds = check_whole("seeds", seeds)
     return range(_FRESH + seeds * height, _FRESH + seeds * (height + 1))
 
 

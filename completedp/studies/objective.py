@@ -48,6 +48,7 @@ def search_spec(
 
     What cannot be trained or searched is said here, before a study of it is stored.
     """
+    trials = check_whole("trials", trials)
     seed = check_whole("seed", seed, low=0, high=2**31)
     reach = check_number("reach", reach, low=0, high=64)
     used, others = (

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from completedp.common.checks import check_number
+from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError, first_line
 from completedp.common.extras import import_extra
 from completedp.common.files import user_path
@@ -61,7 +61,7 @@ def run_on_ray(
     A worker that dies is started again without end; one that says why it cannot work is given up,
     and when all are, that is raised. Ctrl-C and SIGTERM stop the workers.
     """
-    check_number("workers", workers, low=1)
+    workers = check_whole("workers", workers)
     if ":" not in sources.data:  # the workers are in folders of their own
         sources = replace(sources, data=str(user_path(sources.data).absolute()))
     address = address or os.environ.get("RAY_ADDRESS") or _LOCAL

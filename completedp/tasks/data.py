@@ -20,16 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from completedp.common.checks import check_number
+from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError, one_line, short
 from completedp.lm.batches import TokenDataset, permute
 from completedp.lm.tokens import Manifest
+from completedp.tasks.columns import Columns, check_next_token, columns_for, columns_of, in_order
+from completedp.tasks.losses import ModelLoss, next_token_loss
 from completedp.theory.scale import Scale
 
 Batch = tuple[Tensor, ...]
 """What a loss takes after the model."""
-Columns = tuple[Any, ...] | None
-"""The keys of examples that are mappings, in the order in which a loss takes them."""
 DEFAULT_CONTEXT = 256
 MOST_PASSES = 4
 """Over the same data, about as good as fresh data."""
@@ -98,12 +98,17 @@ class Stream:
     batches: Callable[[str, int, int], Iterable[Any]]
     split: str
     columns: Columns = None
-    """Of batches that are mappings: those of the first one for training."""
+    """Of batches that are mappings: those of the first one for training, as the loss takes them."""
+    loss: ModelLoss | None = None
+    """What takes the batches, where it is known."""
 
     def iterate(self, examples: int, seed: int) -> Iterator[Batch]:
         """Batches of so many examples, the same for the same seed."""
         for batch in self.batches(self.split, examples, seed):
-            yield as_batch(batch, self.split, self.columns)
+            parts = as_batch(batch, self.split, self.columns)
+            if self.loss is next_token_loss:
+                check_next_token(parts, self.split)
+            yield parts
 
     def for_training(self, examples: int, seed: int) -> Iterator[Batch]:
         """The same, for as long as they are asked for: an end, or another size, is an error."""
@@ -201,14 +206,16 @@ class Order:
         return permute(within, self._count, self._seed, epochs).reshape(-1, self._size)
 
 
-def make_data(source: Any, context: int | None = None) -> Data:
+def make_data(source: Any, context: int | None = None, loss: ModelLoss | None = None) -> Data:
     """Data from a folder of tokens, tensors, or a function of the user's own.
+
+    Where `loss` is known, which takes them, columns that have names go to its arguments.
 
     A function of a split (`train` or `valid`) gives a torch Dataset or a tuple of tensors. A
     function of a split, a number of examples and a seed gives an iterable of batches.
     """
     if context is not None:
-        check_number("context", context, low=1)
+        context = check_whole("context", context)
     if isinstance(source, Data):
         return source
     if isinstance(source, str | Path):
@@ -223,14 +230,19 @@ def make_data(source: Any, context: int | None = None) -> Data:
     unit, name = context or 1, getattr(source, "__qualname__", type(source).__name__)
     try:
         if _takes(source) >= 3:
-            return _streamed(cast(Any, source), unit, name)
-        learnt, columns = _materialised(source("train"), "train")
+            return _streamed(cast(Any, source), unit, name, loss)
+        learnt, own = _materialised(source("train"), "train")
         judged, found = _materialised(source("valid"), "valid")
     except CompletedpError:
         raise
     except Exception as error:  # the user's own code may fail in any way
         raise CompletedpError(f"the data function {name} failed: {short(error)}") from error
-    judged = _in_order(judged, "valid", found, columns)
+    columns = columns_for(loss, own)
+    learnt = in_order(learnt, "train", own, columns)
+    judged = in_order(judged, "valid", found, columns)
+    if loss is next_token_loss:
+        check_next_token(learnt, "train")
+        check_next_token(judged, "valid")
     train, valid = Tensors(learnt), Tensors(judged)
     return Data(train=train, valid=valid, unit=unit, digest=_digest([learnt, judged]), name=name)
 
@@ -242,35 +254,13 @@ def _takes(function: Callable[..., Any]) -> int:
     return sum(p.default is p.empty for p in positional)
 
 
-def _streamed(source: Callable[[str, int, int], Iterable[Any]], unit: int, name: str) -> Data:
-    columns = _columns_of(next(iter(source("train", 1, 0)), None))
-    train, valid = (Stream(source, split, columns) for split in ("train", "valid"))
+def _streamed(
+    source: Callable[[str, int, int], Iterable[Any]], unit: int, name: str, loss: ModelLoss | None
+) -> Data:
+    columns = columns_for(loss, columns_of(next(iter(source("train", 1, 0)), None)))
+    train, valid = (Stream(source, split, columns, loss) for split in ("train", "valid"))
     first = [_first_batches(stream, 1)[0] for stream in (train, valid)]
     return Data(train=train, valid=valid, unit=unit, digest=_digest(first), name=name)
-
-
-def _columns_of(example: Any) -> Columns:
-    """The keys of an example or a batch; None where it is no mapping."""
-    return tuple(example) if isinstance(example, Mapping) else None
-
-
-def _in_order(parts: tuple[Any, ...], split: str, found: Columns, columns: Columns) -> Any:
-    """The parts in the order of the columns that are trained on, by their names.
-
-    Raise where there are others: a loss would take one for another.
-    """
-    if found == columns:
-        return parts
-    if found is None or columns is None or set(found) != set(columns):
-        shown, wanted = (
-            "no names" if names is None else f"the names {', '.join(map(repr, names))}"
-            for names in (found, columns)
-        )
-        raise CompletedpError(
-            f"the columns of the data for {split!r} have {shown}, and those of 'train' have "
-            f"{wanted}: give both the same"
-        )
-    return tuple(parts[found.index(column)] for column in columns)
 
 
 def as_batch(batch: Any, split: str, columns: Columns) -> Batch:
@@ -278,7 +268,7 @@ def as_batch(batch: Any, split: str, columns: Columns) -> Batch:
     parts = batch if isinstance(batch, tuple | list) else (batch,)
     if isinstance(batch, Mapping):
         parts = tuple(batch.values())
-    parts = _in_order(tuple(parts), split, _columns_of(batch), columns)
+    parts = in_order(tuple(parts), split, columns_of(batch), columns)
     if not all(isinstance(part, Tensor | np.ndarray) for part in parts) or not parts:
         raise CompletedpError(
             f"a batch of the data is a {type(batch).__name__} of "
@@ -370,7 +360,7 @@ def _materialised(dataset: Any, split: str) -> tuple[Batch, Columns]:
                 "a length, or a tuple of tensors"
             )
         rows = [dataset[index] for index in range(len(dataset))]
-        tensors, columns = _stacked(rows, split), _columns_of(rows[0])
+        tensors, columns = _stacked(rows, split), columns_of(rows[0])
     lengths = {len(tensor) for tensor in tensors}
     if len(lengths) != 1 or not tensors or 0 in lengths:
         raise CompletedpError(

@@ -200,7 +200,9 @@ def make_task(
     inherited = {} if recipe is None else recipe.overrides
     if isinstance(data, str) and ":" in data:
         data = function_from(data, "data")
-    made = make_data(data, context)
+    if isinstance(loss, str):
+        loss = function_from(loss, "loss")
+    made = make_data(data, context, loss or next_token_loss)
     if model is None:
         if made.vocab is None:
             raise CompletedpError(
@@ -214,9 +216,12 @@ def make_task(
             raise CompletedpError(
                 f"the model is a {type(model).__name__}: give a function of a scale"
             )
+<<<<<<< HEAD
         check_takes_scale(maker, name_of(maker))
     if isinstance(loss, str):
         loss = function_from(loss, "loss")
+=======
+>>>>>>> train-mends
     return Task(
         make=maker,
         data=made,

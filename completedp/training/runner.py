@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from completedp.common.checks import check_number
+from completedp.common.checks import check_whole
 from completedp.common.warn import warn
 from completedp.lm.reference import ReferenceModel
 from completedp.tasks.task import Task
@@ -36,7 +36,7 @@ class Runner:
         self, task: Task, *, slots: int | None = None, device: str = "auto", compile: bool = True
     ) -> None:
         if slots is not None:
-            check_number("slots", slots, low=1)
+            slots = check_whole("slots", slots)
         self.task, self.slots, self.compiles = task, slots, compile
         self.device = choose_device(device)
         self._dtype = choose_dtype("auto", self.device)

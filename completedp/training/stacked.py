@@ -8,7 +8,6 @@ sequences, and the fused kernels stay in use (vmap has no rule for them on a CPU
 from __future__ import annotations
 
 import contextlib
-import copy
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from completedp.tasks.data import Batch, Data
 from completedp.tasks.losses import ModelLoss, next_token_loss
 from completedp.tasks.task import TABLES_NEED
 from completedp.training.feeds import sample_batch
+from completedp.training.left_behind import left_behind, with_memory
 
 Tensors = dict[str, Tensor]
 StackedLoss = Callable[..., Loss]
@@ -102,7 +102,7 @@ def probe(
     alone = tuple(part[0] for part in sample)
     if device.type != "cpu":
         check_lookups(model, loss or next_token_loss, tuple(part[:1].cpu() for part in alone))
-    _refuse_changing_buffers(model, loss or next_token_loss, alone)
+    _refuse_what_is_left(model, loss or next_token_loss, alone)
     try:
         found = vmapped_loss(model, loss)(parameters, buffers, *batch)
         if found.total.shape != (2,):
@@ -124,7 +124,7 @@ def probe(
 def check_lookups(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
     """Raise where the model reads past a table: a GPU says no more than that something failed."""
     try:
-        loss(_zeroed(model, batch[0].device), *batch)
+        loss(with_memory(model, batch[0].device), *batch)
     except IndexError as error:
         raise CompletedpError(
             f"the model looks up an entry that it does not have ({short(error)}): {TABLES_NEED}"
@@ -133,32 +133,16 @@ def check_lookups(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
         return
 
 
-def _zeroed(model: nn.Module, device: torch.device) -> nn.Module:
-    """A copy with memory on a device, its weights zero and its buffers as they are."""
-    before = dict(model.named_buffers())
-    alone = copy.deepcopy(model).to_empty(device=device)
-    with torch.no_grad():
-        for parameter in alone.parameters():
-            parameter.zero_()
-        for name, buffer in alone.named_buffers():
-            buffer.copy_(before[name]) if not before[name].is_meta else buffer.zero_()
-    return alone
-
-
-def _refuse_changing_buffers(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
-    """Buffers that a forward pass changes would have to be kept, and reset, for each slot."""
-    before = dict(model.named_buffers())
-    if not before:
-        return
-    alone = _zeroed(model, batch[0].device)
-    start = {name: buffer.clone() for name, buffer in alone.named_buffers()}
+def _refuse_what_is_left(model: nn.Module, loss: ModelLoss, batch: Batch) -> None:
+    """What a pass leaves in the model would have to be kept, and reset, for each slot."""
     try:
-        loss(alone, *batch)
+        left = left_behind(model, loss, batch)
     except Exception as error:
+        if not dict(model.named_buffers()):  # mapping it says what is wrong
+            return
         raise CannotStackError(f"its loss fails ({short(error)})") from None
-    for name, buffer in alone.named_buffers():
-        if buffer.shape != start[name].shape or not torch.equal(buffer, start[name]):
-            raise CannotStackError(f"its forward pass changes {name}, a buffer")
+    if left:
+        raise CannotStackError(f"its forward pass changes {left}")
 
 
 def compiled(function: Callable[..., Any], *, dynamic: bool = False) -> Callable[..., Any]:
