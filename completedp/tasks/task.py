@@ -216,12 +216,7 @@ def make_task(
             raise CompletedpError(
                 f"the model is a {type(model).__name__}: give a function of a scale"
             )
-<<<<<<< HEAD
         check_takes_scale(maker, name_of(maker))
-    if isinstance(loss, str):
-        loss = function_from(loss, "loss")
-=======
->>>>>>> train-mends
     return Task(
         make=maker,
         data=made,
