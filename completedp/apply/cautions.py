@@ -25,6 +25,7 @@ from completedp.apply.settings import (
 from completedp.apply.starts import START
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.apply.tensors import PlanNumbers
+from completedp.apply.unknown import pattern_of
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import command, override
 from completedp.theory.horizon import critical_batch
@@ -371,9 +372,12 @@ def _routers(model: ModelMap, transfer: Transfer) -> Iterator[str]:
 def _no_output(model: ModelMap) -> Iterator[str]:
     """A head may be tied to the embedding by the forward pass alone."""
     if not any(t.role in (Role.OUTPUT_WEIGHT, Role.TIED_EMBEDDING) for t in model):
+        table = next((t.name for t in model if t.embeds_tokens), None)
+        pattern = pattern_of(table, [t.name for t in model]) if table else "EMBEDDING"
         yield (
-            "the model has no output weight to train: if its logits are made by the embedding "
-            f"(tied), say so with {override('EMBEDDING', 'tied_embedding')}"
+            f"the model has no output weight to train: if its logits are made by {table or 'the '}"
+            f"{'' if table else 'embedding'} (tied), say so with "
+            f"{override(pattern, 'tied_embedding')}"
         )
 
 

@@ -34,6 +34,7 @@ from completedp.apply.own_scales import scale_of_table
 from completedp.apply.sizes import sizes
 from completedp.apply.structure import fans, is_norm, unwrapped
 from completedp.apply.subject import SAME, CannotRunError, Subject, output_norms, relative, running
+from completedp.apply.unknown import pattern_of
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import override
 from completedp.theory.roles import BRANCHES, Role
@@ -179,7 +180,7 @@ def _check_can_run(model_map: ModelMap) -> None:
 def _look(subject: Subject) -> Probe:
     early_norms = frozenset(_early_norms(subject))
     faults = [*_norm_faults(subject, early_norms), *_table_faults(subject)]
-    faults += [*_input_faults(subject), *_weight_faults(subject)]
+    faults += [*_input_faults(subject), *_tied_faults(subject), *_weight_faults(subject)]
     depth = len(subject.map.blocks)
     for layer in range(1, depth + 1):
         fault = _stream_fault(subject, layer) or _branch_fault(subject, layer)
@@ -276,6 +277,28 @@ def _input_faults(subject: Subject) -> Iterator[str]:
             yield (
                 f"{tensor.as_taken} was taken for an input's embedding, and the logits depend on "
                 "it where what comes into the first block does not"
+            )
+
+
+def _tied_faults(subject: Subject) -> Iterator[str]:
+    """Rows of tokens that are not read change nothing, unless the logits are made of them, too: by
+    a product that no module shows. An override is the user's word."""
+    before, read = subject.outputs.get("logits"), int(subject.tokens().max()) + 1
+    for tensor in subject.map:
+        name = subject.named.get(tensor.name)
+        if tensor.type != "embedding" or tensor.how == "override" or name is None or before is None:
+            continue
+        rows = subject.values[name].detach()
+        after = subject.logits({**subject.values, name: torch.cat([rows[:read], -rows[read:]])})
+        if after is None or torch.equal(before, after):
+            continue
+        again = subject.logits(subject.values)
+        if again is not None and torch.equal(before, again):  # it draws no numbers of its own
+            pattern = pattern_of(tensor.name, subject.named)
+            yield (
+                f"the logits depend on the rows of {tensor.as_taken} for tokens that are not read, "
+                "so that they are made of it, too: it is tied, "
+                f"{override(pattern, 'tied_embedding')}"
             )
 
 
