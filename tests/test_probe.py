@@ -206,7 +206,7 @@ def test_constants_are_measured_and_recorded() -> None:
     model.h = nn.ModuleList(OwnFactor(4 * WIDTH) for _ in range(DEPTH))
     with pytest.warns(UserWarning, match="probed: embeddings = 16 and was 8 at base") as said:
         plan(model, recipe, large)
-    assert not any("logits" in str(line.message) for line in said)
+    assert not any("probed: logits" in str(line.message) for line in said)
 
 
 def test_granite_s_constants_are_recorded() -> None:
@@ -428,7 +428,7 @@ def test_it_is_cheap() -> None:
     for block in model.h:
         block.register_forward_hook(lambda *_: calls.append(1))
     probed(model)
-    assert len(calls) <= 40
+    assert len(calls) <= 48
 
 
 class Counting(NanoGPT):

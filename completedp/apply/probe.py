@@ -76,6 +76,8 @@ class Probe:
     """Modules at the ends of branches, and the head, that its forward pass does not call."""
     early_norms: frozenset[str] = frozenset()
     """Modules taken for the norm before the logits that are called before the blocks alone."""
+    unused: tuple[TensorInfo, ...] = ()
+    """Tensors outside the blocks that change nothing of what it gives."""
     unused_buffers: frozenset[str] = frozenset()
     """The branches whose multipliers are in buffers of its own that change nothing."""
 
@@ -84,7 +86,7 @@ class Probe:
         if self.skipped:
             return f"not probed: {self.skipped}"
         said = [*(f"WRONG: {fault}" for fault in self.faults), *self.seen]
-        said += [f"in doubt: {line}" for line in self.odd]
+        said += [f"in doubt: {line}" for line in (*self.odd, *self._without_effect())]
         said += [f"its forward pass multiplies {k} by {v:.6g}" for k, v in self.constants.items()]
         return "\n".join(f"probed: {line}" for line in said)
 
@@ -111,6 +113,16 @@ class Probe:
             )
         for line in self.odd:
             yield f"{line}: measure the model with coordcheck along the depth"
+        yield from self._without_effect()
+
+    def _without_effect(self) -> Iterator[str]:
+        """An override is the user's word: they know of it."""
+        found = [tensor.as_taken for tensor in self.unused if tensor.how != "override"]
+        if found:
+            yield (
+                f"the logits do not depend on {', '.join(found)}, whose module is not called: call "
+                f"it, or take it out; if training alone uses it, name its type with {override()}"
+            )
 
 
 _probed: WeakKeyDictionary[nn.Module, tuple[tuple[TensorInfo, ...], Probe]] = WeakKeyDictionary()
@@ -199,6 +211,7 @@ def _look(subject: Subject) -> Probe:
         head_dim=subject.heads.size,
         uncalled=frozenset(_uncalled(subject)),
         early_norms=early_norms,
+        unused=tuple(_unused(subject)),
         unused_buffers=frozenset(_unused_buffers(subject)),
     )
 
@@ -332,6 +345,18 @@ def _uncalled(subject: Subject) -> Iterator[str]:
     places = hook_places(subject.map)
     reached = {places[path] for path in subject.last_calls if path in places}
     return (path for path, place in places.items() if place not in reached)
+
+
+def _unused(subject: Subject) -> Iterator[TensorInfo]:
+    """Outside the blocks, of modules that are not called: functions may use their tensors."""
+    before = subject.outputs.get("logits")
+    for tensor in subject.map:
+        name, path = subject.named.get(tensor.name), tensor.name.rpartition(".")[0]
+        if tensor.layer is not None or path in subject.last_calls or name is None or before is None:
+            continue
+        after = subject.logits({**subject.values, name: -subject.values[name].detach()})
+        if after is not None and torch.equal(before, after):
+            yield tensor
 
 
 def _unused_buffers(subject: Subject) -> Iterator[str]:
