@@ -375,9 +375,8 @@ def _no_output(model: ModelMap) -> Iterator[str]:
         table = next((t.name for t in model if t.embeds_tokens), None)
         pattern = pattern_of(table, [t.name for t in model]) if table else "EMBEDDING"
         yield (
-            f"the model has no output weight to train: if its logits are made by {table or 'the '}"
-            f"{'' if table else 'embedding'} (tied), say so with "
-            f"{override(pattern, 'tied_embedding')}"
+            "the model has no output weight to train: if its logits are made by "
+            f"{table or 'the embedding'} (tied), say so with {override(pattern, 'tied_embedding')}"
         )
 
 
