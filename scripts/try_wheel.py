@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LARGEST = 620_000
+LARGEST = 640_000
 """Bytes, compressed. It is code alone, and every file counts."""
 NO_TORCH_YET = (
     "import sys, completedp; assert 'torch' not in sys.modules; "

@@ -599,13 +599,15 @@ def test_a_head_size_that_only_the_modules_tell() -> None:
 
 
 def test_no_output_weight_is_warned_of() -> None:
-    """A model whose forward pass may use the embedding for the logits gets one line on it."""
+    """A model whose forward pass may use the embedding for the logits gets one line on it, which
+    names the table."""
     base = cdp.Scale(width=D, depth=DEPTH, batch=1024, tokens=64 * 1024)
     headless = hugging_face("llama", **OWN_HEAD).get_submodule("model")
     recipe = Recipe.for_model(headless, base)
     wider = hugging_face("llama", **(OWN_HEAD | {"hidden_size": 2 * D})).get_submodule("model")
-    with pytest.warns(UserWarning, match="no output weight"):
+    with pytest.warns(UserWarning, match="no output weight") as said:
         plan(wider, recipe, replace(base, width=2 * D))
+    assert any(r"{'embed_tokens\\.weight': 'tied_emb" in str(line.message) for line in said)
 
 
 @pytest.mark.parametrize("ratio", [1, 2])

@@ -148,10 +148,11 @@ class TwoLists(NanoGPT):
     encoder: nn.ModuleList
 
     def forward(self, tokens: Tensor) -> Tensor:
-        context = self.wte(tokens)
+        embedded = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[-1]))
+        context = embedded
         for block in self.encoder:
             context = block(context)
-        x = self.wte(tokens) + context.mean(1, keepdim=True)
+        x = embedded + context.mean(1, keepdim=True)
         for block in self.h:
             x = block(x)
         return self.lm_head(self.ln_f(x))
@@ -429,7 +430,7 @@ def test_a_stream_that_changes_between_blocks_is_warned_of() -> None:
 
     class Fading(NanoGPT):
         def forward(self, tokens: Tensor) -> Tensor:
-            x = self.wte(tokens)
+            x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[-1]))
             for block in self.h:
                 x = 0.9 * block(x)
             return self.lm_head(self.ln_f(x))
@@ -437,6 +438,37 @@ def test_a_stream_that_changes_between_blocks_is_warned_of() -> None:
     _, said = warned(lambda at: Fading(at.width, at.depth))
     assert len(said) == 2  # of the base, and of the target
     assert all("what comes into block 2 is not what block 1 gave" in line for line in said)
+
+
+class Uncalled(NanoGPT):
+    """A norm that is no part of the forward pass, which has one without a gain."""
+
+    def __init__(self, at: cdp.Scale, tied: bool) -> None:
+        super().__init__(at.width, at.depth)
+        if tied:
+            self.lm_head.weight = self.wte.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[-1]))
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(F.layer_norm(x, x.shape[-1:]))
+
+
+def test_tensors_without_an_effect_are_warned_of() -> None:
+    """A module outside the blocks that is never called is said; the factor of tied logits is not
+    lost in it."""
+    _, said = warned(lambda at: Uncalled(at, tied=False))
+    assert len(said) == 2  # of the base, and of the target
+    assert all("do not depend on ln_f.weight" in line and "ln_f.bias" in line for line in said)
+    with pytest.warns(cdp.ModelWarning, match="do not depend on"):
+        recipe = cdp.Recipe.for_model(Uncalled(BASE, tied=True), BASE)
+    with pytest.warns(cdp.ModelWarning, match="do not depend on"):
+        message = error_of(plan, Uncalled(LARGE, tied=True), recipe, LARGE)
+    assert "ln_f.weight has no effect on the logits" in message
+    with pytest.warns(cdp.ModelWarning, match="do not depend on"):
+        hook = plan(Uncalled(LARGE, tied=True), recipe, LARGE, multipliers="hook")
+    assert hooked(hook)["lm_head"] == 0.5
 
 
 class Looped(NanoGPT):

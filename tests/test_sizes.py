@@ -18,7 +18,7 @@ import completedp as cdp
 from completedp.apply.classify import classify
 from completedp.apply.model_map import SIZED
 from completedp.apply.plan import plan
-from completedp.apply.sizes import MOVED, sizes
+from completedp.apply.sizes import BEHIND, MOVED, sizes
 from completedp.common.errors import ModelWarning
 from completedp.studies.store import _first_difference
 from completedp.training.folder import recipe_digest
@@ -153,6 +153,50 @@ class Functional(NanoGPT):
         return F.linear(self.ln_f(x) * (self.factor / x.shape[-1]), weight)
 
 
+class UnitNorm(nn.Module):
+    """A stream of length 1, whose features shrink with the width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x / x.norm(dim=-1, keepdim=True)
+
+
+class Outside(NanoGPT):
+    """With parts of its own before the blocks and behind them."""
+
+    def __init__(self, at: cdp.Scale, tied: bool = False, **parts: Any) -> None:
+        super().__init__(at.width, at.depth)
+        self.before, self.behind = parts.get("before"), parts.get("behind")
+        if "norm" in parts:
+            self.ln_f = parts["norm"](at.width)
+        if tied:
+            self.lm_head.weight = self.wte.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.wte(tokens)
+        x = self.before(x) if self.before else x
+        x = x + self.wpe(torch.arange(tokens.shape[-1]))
+        for block in self.h:
+            x = block(x)
+        x = self.ln_f(x)
+        return self.lm_head(self.behind(x) if self.behind else x)
+
+
+def over_root(x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:]) / math.sqrt(x.shape[-1])
+
+
+def over_width(x: Tensor) -> Tensor:
+    return x / x.shape[-1]
+
+
+def no_norm(width: int) -> nn.Module:
+    return nn.Identity()
+
+
 def stacked(block: Callable[[int], nn.Module], at: cdp.Scale) -> NanoGPT:
     model = NanoGPT(at.width, 0)
     model.h = nn.ModuleList(block(at.width) for _ in range(at.depth))
@@ -190,8 +234,12 @@ MOVE: dict[str, tuple[Make, str, float]] = {
     "einsum": (with_attn(PerHead), "the attn branch", 0.5),
     "two": (lambda at: stacked(Cross, at), "the attn branch", 0.5),
     "one block": (one_block, "the attn branch where it is smallest", 0.5),
-    "head": (Functional, "the logits", 0.5),
-    "tied": (lambda at: Functional(at, tied=True), "the logits", 0.5),
+    "unit norm": (lambda at: Outside(at, norm=UnitNorm), BEHIND, 0.71),
+    "unit norm, tied": (lambda at: Outside(at, True, norm=UnitNorm), BEHIND, 0.71),
+    "no norm": (lambda at: Outside(at, norm=no_norm, behind=over_width), BEHIND, 0.5),
+    "embeddings": (lambda at: Outside(at, before=over_root), "embeddings in the stream", 0.71),
+    "head": (Functional, BEHIND, 0.5),
+    "tied": (lambda at: Functional(at, tied=True), BEHIND, 0.5),
 }
 SOUND: dict[str, Make] = {
     "plain": lambda at: stacked(Block, at),
@@ -227,7 +275,7 @@ def test_sound_models_have_the_same_sizes_at_every_width_and_depth(name: str) ->
     for width, depth in ((32, 2), (64, 3), (256, 2)):
         model = SOUND[name](scale(width=width, depth=depth))
         found.append(sizes(classify(model, TIED if name == "tied" else None)))
-    assert {len(each) for each in found} == {4}
+    assert {len(each) for each in found} == {7}
     assert_alike(found)
 
 
@@ -271,6 +319,27 @@ def test_an_exact_factor_says_it_all() -> None:
         return model
 
     assert not said(every_block, None)
+
+
+def test_what_is_undone_behind_the_last_block_is_no_factor() -> None:
+    """Only all that lies between the last block and the logits counts."""
+
+    def undone(at: cdp.Scale) -> nn.Module:
+        model = Functional(at, factor=at.width**1.5)
+        model.ln_f = UnitNorm(at.width)  # type: ignore[assignment]
+        return model
+
+    assert not said(undone, None)
+
+
+def test_sizes_that_a_base_did_not_record_are_not_compared() -> None:
+    """A recipe of an older version plans as it did."""
+    make, what, _ = MOVE["unit norm"]
+    recipe = cdp.Recipe.for_model(make(BASE), BASE)
+    kept = {k: v for k, v in (recipe.constants or {}).items() if k != f"{SIZED}{what}"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ModelWarning)
+        plan(make(LARGE), replace(recipe, constants=kept), LARGE)
 
 
 def test_checks_fail_where_attentions_logits_shrink() -> None:

@@ -409,6 +409,30 @@ class ByProduct(own.NanoGPT):
         return super().forward(tokens) @ self.wte.weight.T
 
 
+@pytest.mark.parametrize("way", ["@", "linear", "einsum"])
+def test_a_table_that_makes_the_logits_by_a_product_is_refused_as_an_input_alone(way: str) -> None:
+    """However the product is written, one line names the table and the override to type, which
+    plans it as tied."""
+
+    class Written(own.NanoGPT):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            self.lm_head = nn.Identity()
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x, rows = super().forward(tokens), self.wte.weight
+            if way == "einsum":
+                return torch.einsum("btd,vd->btv", x, rows)
+            return F.linear(x, rows) if way == "linear" else x @ rows.T
+
+    small, large = (cdp.Scale(width=w, depth=2, batch=64, tokens=6400) for w in (32, 128))
+    message = error_of(cdp.Recipe.for_model, Written(32, 2), small)
+    assert r"overrides={'wte\\.weight': 'tied_embedding'}" in message
+    names = {r"wte\.weight": "tied_embedding"}
+    recipe = cdp.Recipe.for_model(Written(32, 2), small, overrides=names)
+    assert plan(Written(128, 2), recipe, large)["ln_f.weight"].init_value == 0.25
+
+
 def test_logits_without_a_module_have_their_factor_whatever_is_asked() -> None:
     """Hooks cannot reach such logits: their factor is folded, and all ways train alike."""
     small, large = (cdp.Scale(width=w, depth=2, batch=64, tokens=6400) for w in (32, 128))

@@ -57,6 +57,11 @@ def _check_norm(plan: PlanNumbers, seen: Probe) -> None:
                 f"{tensor.name} is called before the blocks, so that the multiplier of the logits "
                 'cannot be folded into it: use multipliers="hook"'
             )
+        if tensor.gain != 1.0 and tensor.name in (unused.name for unused in seen.unused):
+            raise CompletedpError(
+                f"{tensor.name} has no effect on the logits, whose multiplier would be folded into "
+                'it: call its module before the head, or take it out, or use multipliers="hook"'
+            )
 
 
 def _check_buffers(plan: PlanNumbers, seen: Probe) -> None:

@@ -6,8 +6,9 @@ Functions called `check` raise; those called `cautions` give lines for the calle
 from __future__ import annotations
 
 import math
+import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -24,6 +25,7 @@ from completedp.apply.settings import (
 from completedp.apply.starts import START
 from completedp.apply.structure import Structure, fans, is_norm
 from completedp.apply.tensors import PlanNumbers
+from completedp.apply.unknown import pattern_of
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import command, override
 from completedp.theory.horizon import critical_batch
@@ -40,6 +42,17 @@ _OWN_SCALES: dict[str, Callable[[Any], Any]] = {
     "scale_depth": lambda config: config.num_hidden_layers**0.5,  # MiniCPM's
     "dim_model_base": lambda config: config.hidden_size,
 }
+# By what is seen to be multiplied: the settings of a config that say so.
+_SETTINGS = {
+    "embeddings": "embedding_multiplier|scale_emb",
+    "attn branch": "residual_|scale_depth|attention_out_multiplier",
+    "mlp branch": "residual_|scale_depth",
+    "attention's logits": "attention_multiplier|query_pre_attn_scalar|key_multiplier",
+    "what the head reads": "dim_model_base|logit|lm_head|output_multiplier",
+    "logits": "dim_model_base|logit|lm_head|output_multiplier",
+}
+_POWERS = (1.0, -1.0, -0.5)
+"""Of a setting in what it multiplies: it may divide, or be what a square root is taken of."""
 HEADS_NOT_VISIBLE = "head size not visible"
 """What a caution begins with."""
 _HEADS = (
@@ -307,11 +320,28 @@ def _moved_constants(model: ModelMap, transfer: Transfer) -> Iterator[str]:
                 continue
             # What was seen to be 1 is not noted.
             here, there = (1.0 if factor is None else factor for factor in (here, there))
+            if _said_by_a_setting(name, here, there, model.constants, base):
+                continue
         if here is None or there is None or not is_same_constant(here, there):
             yield (
                 f"{name} = {_shown(here)} and was {_shown(there)} at base: the model's forward "
                 "pass has another factor, on top of the plan; set it to the base model's value"
             )
+
+
+def _said_by_a_setting(
+    name: str, seen: float, was: float, here: Mapping[str, float], there: Mapping[str, float]
+) -> bool:
+    """Whether a factor that was seen moved by as much as a setting that says it: that one has a
+    line of its own, or is set right by plans."""
+    said = next((keys for what, keys in _SETTINGS.items() if what in name), None)
+    found = (k for k in here.keys() & there.keys() if said and re.match(rf"config\.({said})", k))
+    return any(
+        is_same_constant(seen, was * (here[key] / there[key]) ** power)
+        for key in found
+        for power in _POWERS
+        if here[key] * there[key] > 0
+    )
 
 
 def _shown(constant: float | None) -> str:
@@ -342,9 +372,11 @@ def _routers(model: ModelMap, transfer: Transfer) -> Iterator[str]:
 def _no_output(model: ModelMap) -> Iterator[str]:
     """A head may be tied to the embedding by the forward pass alone."""
     if not any(t.role in (Role.OUTPUT_WEIGHT, Role.TIED_EMBEDDING) for t in model):
+        table = next((t.name for t in model if t.embeds_tokens), None)
+        pattern = pattern_of(table, [t.name for t in model]) if table else "EMBEDDING"
         yield (
-            "the model has no output weight to train: if its logits are made by the embedding "
-            f"(tied), say so with {override('EMBEDDING', 'tied_embedding')}"
+            "the model has no output weight to train: if its logits are made by "
+            f"{table or 'the embedding'} (tied), say so with {override(pattern, 'tied_embedding')}"
         )
 
 

@@ -34,6 +34,7 @@ from completedp.apply.own_scales import scale_of_table
 from completedp.apply.sizes import sizes
 from completedp.apply.structure import fans, is_norm, unwrapped
 from completedp.apply.subject import SAME, CannotRunError, Subject, output_norms, relative, running
+from completedp.apply.unknown import pattern_of
 from completedp.common.errors import CompletedpError
 from completedp.common.surface import override
 from completedp.theory.roles import BRANCHES, Role
@@ -75,6 +76,8 @@ class Probe:
     """Modules at the ends of branches, and the head, that its forward pass does not call."""
     early_norms: frozenset[str] = frozenset()
     """Modules taken for the norm before the logits that are called before the blocks alone."""
+    unused: tuple[TensorInfo, ...] = ()
+    """Tensors outside the blocks that change nothing of what it gives."""
     unused_buffers: frozenset[str] = frozenset()
     """The branches whose multipliers are in buffers of its own that change nothing."""
 
@@ -83,7 +86,7 @@ class Probe:
         if self.skipped:
             return f"not probed: {self.skipped}"
         said = [*(f"WRONG: {fault}" for fault in self.faults), *self.seen]
-        said += [f"in doubt: {line}" for line in self.odd]
+        said += [f"in doubt: {line}" for line in (*self.odd, *self._without_effect())]
         said += [f"its forward pass multiplies {k} by {v:.6g}" for k, v in self.constants.items()]
         return "\n".join(f"probed: {line}" for line in said)
 
@@ -110,6 +113,16 @@ class Probe:
             )
         for line in self.odd:
             yield f"{line}: measure the model with coordcheck along the depth"
+        yield from self._without_effect()
+
+    def _without_effect(self) -> Iterator[str]:
+        """An override is the user's word: they know of it."""
+        found = [tensor.as_taken for tensor in self.unused if tensor.how != "override"]
+        if found:
+            yield (
+                f"the logits do not depend on {', '.join(found)}, whose module is not called: call "
+                f"it, or take it out; if training alone uses it, name its type with {override()}"
+            )
 
 
 _probed: WeakKeyDictionary[nn.Module, tuple[tuple[TensorInfo, ...], Probe]] = WeakKeyDictionary()
@@ -179,7 +192,7 @@ def _check_can_run(model_map: ModelMap) -> None:
 def _look(subject: Subject) -> Probe:
     early_norms = frozenset(_early_norms(subject))
     faults = [*_norm_faults(subject, early_norms), *_table_faults(subject)]
-    faults += [*_input_faults(subject), *_weight_faults(subject)]
+    faults += [*_input_faults(subject), *_tied_faults(subject), *_weight_faults(subject)]
     depth = len(subject.map.blocks)
     for layer in range(1, depth + 1):
         fault = _stream_fault(subject, layer) or _branch_fault(subject, layer)
@@ -198,6 +211,7 @@ def _look(subject: Subject) -> Probe:
         head_dim=subject.heads.size,
         uncalled=frozenset(_uncalled(subject)),
         early_norms=early_norms,
+        unused=tuple(_unused(subject)),
         unused_buffers=frozenset(_unused_buffers(subject)),
     )
 
@@ -279,6 +293,28 @@ def _input_faults(subject: Subject) -> Iterator[str]:
             )
 
 
+def _tied_faults(subject: Subject) -> Iterator[str]:
+    """Rows of tokens that are not read change nothing, unless the logits are made of them, too: by
+    a product that no module shows. An override is the user's word."""
+    before, read = subject.outputs.get("logits"), int(subject.tokens().max()) + 1
+    for tensor in subject.map:
+        name = subject.named.get(tensor.name)
+        if tensor.type != "embedding" or tensor.how == "override" or name is None or before is None:
+            continue
+        rows = subject.values[name].detach()
+        after = subject.logits({**subject.values, name: torch.cat([rows[:read], -rows[read:]])})
+        if after is None or torch.equal(before, after):
+            continue
+        again = subject.logits(subject.values)
+        if again is not None and torch.equal(before, again):  # it draws no numbers of its own
+            pattern = pattern_of(tensor.name, subject.named)
+            yield (
+                f"the logits depend on the rows of {tensor.as_taken} for tokens that are not read, "
+                "so that they are made of it, too: it is tied, "
+                f"{override(pattern, 'tied_embedding')}"
+            )
+
+
 def _weight_faults(subject: Subject) -> Iterator[str]:
     """A weight whose size does nothing is made anew in every call, as `weight_norm` does it. Not
     one whose product is normed: that does not grow with what is multiplied, either."""
@@ -309,6 +345,18 @@ def _uncalled(subject: Subject) -> Iterator[str]:
     places = hook_places(subject.map)
     reached = {places[path] for path in subject.last_calls if path in places}
     return (path for path, place in places.items() if place not in reached)
+
+
+def _unused(subject: Subject) -> Iterator[TensorInfo]:
+    """Outside the blocks, of modules that are not called: functions may use their tensors."""
+    before = subject.outputs.get("logits")
+    for tensor in subject.map:
+        name, path = subject.named.get(tensor.name), tensor.name.rpartition(".")[0]
+        if tensor.layer is not None or path in subject.last_calls or name is None or before is None:
+            continue
+        after = subject.logits({**subject.values, name: -subject.values[name].detach()})
+        if after is not None and torch.equal(before, after):
+            yield tensor
 
 
 def _unused_buffers(subject: Subject) -> Iterator[str]:

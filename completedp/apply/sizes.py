@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from completedp.apply.attention import SeenAttention
 from completedp.apply.model_map import SIZED, ModelMap, TensorInfo
 from completedp.apply.multipliers import BUFFERS, is_multiplier
+from completedp.apply.own_scales import scale_of_table
 from completedp.apply.settings import is_same_constant
 from completedp.apply.structure import fans, is_norm
 from completedp.apply.subject import SAME, CannotRunError, Subject, drawn, output_norms
@@ -27,11 +28,23 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, Role, is_bias
 from completedp.theory.scale import Scale
 
+BEHIND = "the logits behind the last block"
+"""Of a stream of size 1 there; `the logits` are those behind the last norm, which older recipes
+have alone."""
+_LOGITS = "logit|head|unembedding|tied_embedding|output_multiplier|dim_model_base"
+_TABLES = {
+    "embedding": "embeddings in the stream",
+    "tied_embedding": "embeddings in the stream",
+    "position": "positions in the stream",
+}
 _EXPLAINED = {
     "the attn branch": "attn|attention|qkv|key|query|residual|scale_depth",
     "the mlp branch": "mlp|expert|router|routed|ssm|residual|scale_depth",
     "attention's logits": "attn_logit|attention|qkv|key|query",
-    "the logits": "logit|head|unembedding|tied_embedding|output_multiplier|dim_model_base",
+    "the logits": _LOGITS,
+    BEHIND: _LOGITS,
+    "embeddings in the stream": "(?<!un)emb",
+    "positions in the stream": "(?<!un)emb|position",
 }
 """By what is as large, what names of factors say that act on it."""
 LEAST = " where it is smallest"
@@ -82,6 +95,9 @@ def moved(here: Mapping[str, float], there: Mapping[str, float]) -> dict[str, tu
         largest = name.removesuffix(LEAST)
         one, other = (each.get(name, each.get(largest)) for each in (here, there))
         if not name.startswith(SIZED) or one is None or other is None:
+            continue
+        # Of two factors behind the last block, as of a norm and the head, one may undo the other.
+        if largest == f"{SIZED}the logits" and all(f"{SIZED}{BEHIND}" in x for x in (here, there)):
             continue
         if not 1 / MOVED < one / other < MOVED and not _explained(largest, here, there):
             found[name.removeprefix(SIZED)] = one, other
@@ -139,6 +155,8 @@ def _neutral(
 
 def _squares(subject: Subject, draw: int) -> Iterator[tuple[str, int, float]]:
     """Of what is as large: its name, its block, and its mean square."""
+    if not subject.map.lists:  # another one may be between the tables and the first block
+        yield from _embedded(subject, draw)
     for layer in range(1, len(subject.map.blocks) + 1):
         was = subject.stream(layer)
         generator = torch.Generator().manual_seed(draw)  # the same for every block
@@ -155,26 +173,60 @@ def _squares(subject: Subject, draw: int) -> Iterator[tuple[str, int, float]]:
     yield from _logits(subject, draw)
 
 
+def _embedded(subject: Subject, draw: int) -> Iterator[tuple[str, int, float]]:
+    """What comes into the first block of tables whose rows have size 1: half of what differs there
+    where they are their opposites, so that what is added to them is no part of it."""
+    for what in dict.fromkeys(_TABLES.values()):
+        tables = [t for t in subject.map if _TABLES.get(t.type) == what and t.name in subject.named]
+        if not tables:
+            continue
+        generator = torch.Generator().manual_seed(draw)
+        rows = {
+            subject.named[table.name]: torch.randn(table.shape, generator=generator).sign()
+            / _own(subject, table)
+            for table in tables
+        }
+        one = subject.entering({**subject.values, **rows})
+        other = subject.entering({**subject.values, **{name: -x for name, x in rows.items()}})
+        yield what, 0, _mean_square(one - other) / 4
+
+
+def _own(subject: Subject, table: TensorInfo) -> float:
+    """What a table multiplies its rows by, which plans set right; of stand-ins for it nothing."""
+    module = subject.map.structure.modules[table.name.rpartition(".")[0]]
+    is_known = not any(buffer.is_meta for buffer in module.buffers(recurse=False))
+    return (scale_of_table(module) if is_known else None) or 1.0
+
+
 def _logits(subject: Subject, draw: int) -> Iterator[tuple[str, int, float]]:
-    """The logits, of a stream of size 1 behind the last norm; not of a model whose output weight
-    nobody knows."""
+    """The logits, of a stream of size 1 behind the last norm and behind the last block; not of a
+    model whose output weight nobody knows."""
     if not any(t.role in (Role.OUTPUT_WEIGHT, Role.TIED_EMBEDDING) for t in subject.map):
         return
     norms = [path for path in output_norms(subject.map) if subject.last_calls.get(path)]
-
-    def normed(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed(draw)
-        return torch.randn(output.shape, generator=generator).to(output.dtype)
-
     modules = [subject.map.structure.modules[path] for path in norms]
-    handles = [module.register_forward_hook(normed) for module in modules]
+    last = [] if subject.map.lists else subject.map.blocks[-1:]
+    for name, places in (("the logits", modules), (BEHIND, last)):
+        logits = _given_noise(subject, places, draw)
+        if logits is not None and logits.ndim > 1:  # log-probabilities differ by a number for each
+            yield name, 0, _mean_square(logits - logits.mean(-1, keepdim=True))
+
+
+def _given_noise(subject: Subject, modules: list[nn.Module], draw: int) -> Tensor | None:
+    """The logits where some modules give a stream of size 1."""
+
+    def noise(module: nn.Module, args: Any, output: Any) -> Any:
+        first, *rest = output if isinstance(output, tuple | list) else (output,)
+        generator = torch.Generator().manual_seed(draw)
+        first = torch.randn(first.shape, generator=generator).to(first.dtype)
+        return (first, *rest) if isinstance(output, tuple | list) else first
+
+    handles = [module.register_forward_hook(noise) for module in modules]
     try:
-        logits = subject.logits(subject.values) if handles else None
+        return subject.logits(subject.values) if handles else None
     finally:
         for handle in handles:
             handle.remove()
-    if logits is not None and logits.ndim > 1:  # log-probabilities differ by a number for each
-        yield "the logits", 0, _mean_square(logits - logits.mean(-1, keepdim=True))
 
 
 class _AttentionLogits(SeenAttention):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -94,7 +94,8 @@ class Subject:
         """The whole model on a few tokens, to see what its blocks are given."""
         structure = self.map.structure
         with ExitStack() as hooks:
-            for path in (*hook_places(self.map), *output_norms(self.map)):
+            outside = (t.name.rpartition(".")[0] for t in self.map if t.layer is None)
+            for path in dict.fromkeys((*hook_places(self.map), *outside)):
                 handle = structure.modules[path].register_forward_pre_hook(self._counting(path))
                 hooks.callback(handle.remove)
             for path, module in structure.modules.items():
@@ -187,6 +188,24 @@ class Subject:
         finally:
             self.calls, self.times = kept[0], times
         return stream - self.stream(1), logits
+
+    def entering(self, values: Mapping[str, Tensor]) -> Tensor:
+        """What comes into the first block with other tensors; no more is run."""
+        kept, times = self.calls, Counter(self.times)
+        self.calls = {}
+
+        def enough(module: nn.Module, args: Any) -> None:
+            raise CannotRunError("this is no error: the first block is reached")
+
+        try:
+            with self._kept(1), suppress(CannotRunError), ExitStack() as hooks:
+                hooks.callback(self.map.blocks[0].register_forward_pre_hook(enough).remove)
+                self.logits(values)
+            if not self.calls:
+                raise CannotRunError("its forward pass does not call its first block")
+            return self.stream(1)
+        finally:
+            self.calls, self.times = kept, times
 
     @contextmanager
     def _kept(self, *layers: int) -> Iterator[None]:

@@ -208,6 +208,11 @@ def _words(place: Place) -> tuple[str, ...]:
     return (*("*" if word.isdigit() else word for word in path[:-1]), path[-1])
 
 
+def pattern_of(name: str, every_name: Collection[str]) -> str:
+    """The shortest pattern that matches a tensor outside the blocks, and no other."""
+    return _pattern(name.split("."), {name}, list(every_name))
+
+
 def _pattern(words: Sequence[str], wanted: Collection[str], every_name: Sequence[str]) -> str:
     """The shortest end of the words that matches the tensors which they name, and no others. Where
     there is none, their whole names with the numbers left open, which deeper models have, too."""
