@@ -246,7 +246,9 @@ def test_commands_name_the_flag(
     flag = next(line for line in table.splitlines() if "--override" in line)
     words = shlex.split(flag.partition(": ")[2])
     code, table, error = command(monkeypatch, capsys, "inspect", "my_gpt:make", *SIZE, *words)
-    assert (code, error) == (0, "")
+    assert code == 0
+    assert error.startswith("completedp: next: completedp plan --model my_gpt:make ")
+    assert all(word in error for word in words)
     assert "probed: blocks 1 to 2:" in table
 
 
