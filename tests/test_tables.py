@@ -28,7 +28,7 @@ from completedp.evidence.figures.headline import times_shown
 from completedp.evidence.figures.paper import PLACES
 from completedp.evidence.figures.registry import FIGURES
 from completedp.evidence.result import _doubts
-from completedp.theory.horizon import least_batch
+from completedp.theory.horizon import CRITICAL_BATCH, critical_batch
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Shift
 from completedp.theory.scale import Ratios
@@ -216,8 +216,10 @@ def test_what_is_said_of_the_critical_batch_was_measured() -> None:
     kept = json.loads((ROOT / "benchmarks/data/critical-batch.json").read_text(encoding="utf-8"))
     batch, error = kept["critical_batch"], kept["critical_batch_error"]
     said = " ".join((ROOT / "docs/horizon.md").read_text(encoding="utf-8").split())
-    assert f"it is {batch / 1e6:.0f} million tokens +- {error / 1e6:.0f} million" in said
-    assert f"at least {least_batch(batch, error) / 1e6:.0f} million" in said
+    assert f"it is {batch / 1e3:.0f} thousand tokens +- {error / 1e3:.0f} thousand" in said
+    recipe = Recipe.default()
+    assert critical_batch(recipe) == pytest.approx(batch, abs=0.5)
+    assert recipe.provenance[f"{CRITICAL_BATCH}_error"] == pytest.approx(error, abs=0.5)
     assert f"Plain gradients have {kept['noise_scale'] / 1e3:.0f} thousand" in said
 
 

@@ -252,7 +252,8 @@ def _beyond_critical_batch(recipe: Recipe, target: Scale) -> Iterator[str]:
             f"batch {batch:,} is {batch / critical:.2g} times the critical batch of "
             f"{critical:,.0f} tokens that the recipe records: beyond it more tokens a step gain "
             "little, and the batch rule raises the learning rate as if they did; take a smaller "
-            "batch, or measure the critical batch at your tokens (completedp train shows it)"
+            "batch, or measure it at your tokens (completedp train shows it): it grows as the loss "
+            "falls"
         )
 
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from completedp.common.checks import printable
+from completedp.common.checks import is_finite, printable
 from completedp.common.files import json_text, plain
 from completedp.theory.evidence import Evidence, Rung
+from completedp.theory.horizon import CRITICAL_BATCH, critical_batch, critical_batch_words
 from completedp.theory.hparams import tunables_of
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES
@@ -50,8 +51,13 @@ def recipe_page(name: str, recipe: Recipe) -> str:
     lines += _item("schedule", _settings(recipe.schedule, Schedule(), ("kind", "warmup", "final")))
     if recipe.no_decay:
         lines += _item("no decay", ", ".join(recipe.no_decay))
+    if (batch := critical_batch(recipe)) is not None:
+        error = recipe.provenance.get(f"{CRITICAL_BATCH}_error")
+        known = float(error) if is_finite(error) else None
+        lines += _item("noise", critical_batch_words(batch, known))
     for key, text in recipe.provenance.items():
-        lines += _item("from", f"{key}: {text}")
+        if not key.startswith(CRITICAL_BATCH):
+            lines += _item("from", f"{key}: {text}")
     lines += ["", *_multipliers(recipe), "", *_evidence(recipe)]
     return printable("\n".join(lines))  # words of a file, on somebody's terminal
 
