@@ -211,16 +211,25 @@ def test_what_the_readme_says_of_adamw_was_measured() -> None:
     assert f"takes {times[0]:.2f} to {times[-1]:.2f} of the time of torch's with one" in said
 
 
-def test_what_is_said_of_the_critical_batch_was_measured() -> None:
-    """The page on horizons has the numbers of the run that is kept."""
-    kept = json.loads((ROOT / "benchmarks/data/critical-batch.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    ("name", "file", "form"),
+    [
+        ("default", "critical-batch", "it is {} thousand tokens +- {} thousand"),
+        ("strong-global", "critical-batch-strong-global", "has {} thousand +- {} thousand"),
+    ],
+)
+def test_what_is_said_of_the_critical_batch_was_measured(name: str, file: str, form: str) -> None:
+    """The page on horizons, and the recipes that ship, have the numbers of the runs that are
+    kept."""
+    kept = json.loads((ROOT / f"benchmarks/data/{file}.json").read_text(encoding="utf-8"))
     batch, error = kept["critical_batch"], kept["critical_batch_error"]
     said = " ".join((ROOT / "docs/horizon.md").read_text(encoding="utf-8").split())
-    assert f"it is {batch / 1e3:.0f} thousand tokens +- {error / 1e3:.0f} thousand" in said
-    recipe = Recipe.default()
+    assert form.format(*(f"{each / 1e3:.0f}" for each in (batch, error))) in said
+    recipe = Recipe.shipped(name)
     assert critical_batch(recipe) == pytest.approx(batch, abs=0.5)
     assert recipe.provenance[f"{CRITICAL_BATCH}_error"] == pytest.approx(error, abs=0.5)
-    assert f"Plain gradients have {kept['noise_scale'] / 1e3:.0f} thousand" in said
+    if name == "default":
+        assert f"Plain gradients have {kept['noise_scale'] / 1e3:.0f} thousand" in said
 
 
 def test_what_is_said_of_tokens_by_the_batch_was_measured() -> None:

@@ -33,11 +33,11 @@ from completedp.theory.scale import Ratios, Scale
 
 SIZE = "quickstart"
 STORY = HeadlineSize(
-    setting=setting("cpu", width=32, depth=2, sequences=8, steps=256),
+    setting=setting("cpu", width=32, depth=2, sequences=8, steps=448),
     token_exponent=0.25,
     sites=(Ratios(depth=2),),
     shared=32,
-    trials=64,
+    trials=48,
     rungs=(Ratios(tokens=2),),
     rung_seeds=2,
     scales=(Ratios(), Ratios(width=2, depth=2, batch=2, tokens=3)),
