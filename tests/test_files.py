@@ -14,6 +14,7 @@ from import_graph import package_sources
 from completedp.common.errors import CompletedpError
 from completedp.common.files import (
     clear_left,
+    read_json,
     temporary_beside,
     user_path,
     write_text_atomically,
@@ -176,3 +177,17 @@ def test_homes_are_looked_up_in_one_place() -> None:
     """No other file of the package expands a `~`, which fails for a user that is not there."""
     by = [file for file, text in package_sources().items() if "expanduser(" in text]
     assert by == ["common/files.py"]
+
+
+def test_a_name_that_no_file_can_have_is_one_line() -> None:
+    """It is quoted in part, before anything is looked for."""
+    assert "a name that is too long" in error_of(user_path, "x" * 300)
+    assert "a name that is too long" in error_of(user_path, "runs/" + "\u00e9" * 200)
+    assert user_path("/".join(["x" * 200] * 3))
+
+
+def test_a_device_is_no_file() -> None:
+    """One that has no end is not read to it."""
+    assert "'/dev/zero' is a device, not a recipe" in error_of(
+        read_json, Path("/dev/zero"), "recipe"
+    )

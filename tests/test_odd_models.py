@@ -681,3 +681,36 @@ def test_norms_over_fewer_keys_than_queries_are_over_all_heads() -> None:
     assert not said
     assert found["h.0.attn.k_norm.weight"].info.type == "k_norm_full"
     assert found.map.head_dim == HEAD
+
+
+def test_a_model_that_is_all_frozen_is_said_to_be() -> None:
+    """It has blocks, and nothing to plan."""
+    model = NanoGPT(WIDTH, 4).requires_grad_(False)
+    assert "every parameter of the model is frozen" in error_of(cdp.Recipe.for_model, model, BASE)
+    recipe = cdp.Recipe.for_model(NanoGPT(WIDTH, 4), BASE)
+    assert "every parameter of the model is frozen" in error_of(plan, model, recipe, BASE)
+
+
+def test_blocks_with_keys_share_an_override() -> None:
+    """What is suggested for blocks in a dict fits those of a deeper model, too."""
+
+    class Keyed(NanoGPT):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            self.layers = nn.ModuleDict({f"layer_{n}": block for n, block in enumerate(self.h)})
+            del self.h
+            for block in self.layers.values():
+                block.a1, block.a2 = block.ln_1, block.ln_2
+                del block.ln_1, block.ln_2
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[-1]))
+            for block in self.layers.values():
+                x = x + block.attn(block.a1(x))
+                x = x + block.mlp(block.a2(x))
+            return self.lm_head(self.ln_f(x))
+
+    said = error_of(cdp.Recipe.for_model, Keyed(WIDTH, 2), scale(depth=2))
+    assert "overrides={'a1': 'attn_norm', 'a2': 'mlp_norm'}" in said
+    named = {"a1": "attn_norm", "a2": "mlp_norm"}
+    assert cdp.Recipe.for_model(Keyed(WIDTH, 4), BASE, overrides=named)

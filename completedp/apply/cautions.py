@@ -70,6 +70,7 @@ def check_structure(structure: Structure) -> None:
 
 def check_fit(model: ModelMap, recipe: Recipe, target: Scale) -> None:
     """Raise where the model is not of the target's size, or has what the recipe's had not."""
+    _check_trained(model)
     if model.depth != target.depth:
         raise CompletedpError(
             f"the model has {model.depth} blocks and the target says {target.depth}"
@@ -126,8 +127,18 @@ def _check_experts(model: ModelMap, recipe: Recipe) -> None:
         )
 
 
+def _check_trained(model: ModelMap) -> None:
+    """A plan is of what is trained."""
+    if not any(parameter.requires_grad for parameter in model.model.parameters()):
+        raise CompletedpError(
+            "every parameter of the model is frozen, or it has none: give requires_grad to those "
+            "that are to be trained"
+        )
+
+
 def check_base(model: ModelMap, base: Scale) -> None:
     """Raise where a base model is not of the base's size."""
+    _check_trained(model)
     if model.depth != base.depth:
         how = ""
         if not model.depth:

@@ -92,7 +92,7 @@ class Structure:
 
     def in_block(self, path: str) -> bool:
         """Whether a path leads into a block."""
-        return self._block_around(path) is not None
+        return self.block_around(path) is not None
 
     def between_blocks(self, path: str) -> bool:
         """Whether a path leads into a group of blocks, beside them."""
@@ -130,7 +130,8 @@ class Structure:
                 found.append(path)
         return found
 
-    def _block_around(self, path: str) -> str | None:
+    def block_around(self, path: str) -> str | None:
+        """The path of the block that a path is in."""
         words = path.split(".")
         ends = (".".join(words[:end]) for end in range(1, len(words) + 1))
         return next((end for end in ends if end in self.layers), None)
@@ -311,7 +312,7 @@ class Structure:
         return place.shape[0] in counts and place.shape[1] == self.width
 
     def _place(self, path: str, key: str, owner: nn.Module, shape: tuple[int, ...]) -> Place:
-        block = self._block_around(path)
+        block = self.block_around(path)
         inside = path if block is None else path.removeprefix(block).removeprefix(".")
         return Place(
             path=path,

@@ -29,6 +29,9 @@ _TYPE = "TYPE"
 _SHOWN = 3
 
 Fits = Callable[[Place, str], bool]
+_KEY = "**"
+_OPEN = {"*": r"\d+", _KEY: r"[^.]+"}
+"""What stands for a number, and for the key of a block that is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ def suggest(
     """An override for all tensors that nobody can classify; `taken` are the types of the others."""
     alike: dict[tuple[str, ...], list[Place]] = {}
     for place in unknown:
-        alike.setdefault(_words(place), []).append(place)
+        alike.setdefault(_words(place, structure), []).append(place)
     every_name = [place.name for place, _ in structure.places()]
     found: list[Suggestion] = []
     for words, places in alike.items():
@@ -122,8 +125,9 @@ def _choices(suggestions: Sequence[Suggestion]) -> list[str]:
         if suggestion.guess is None:
             alike.setdefault(suggestion.types, []).append(suggestion.pattern)
     return [
-        f"{_TYPE} of {', '.join(patterns)} is "
-        + (f"one of {', '.join(types)}" if types else "none that there is: docs/models.md")
+        f"{_TYPE} of {', '.join(patterns)} is one of {', '.join(types)}"
+        if types
+        else f"no type seems to fit {', '.join(patterns)} (docs/models.md lists them)"
         for types, patterns in alike.items()
     ]
 
@@ -201,11 +205,15 @@ def _guess(place: Place, structure: Structure, types: Sequence[str]) -> str | No
     return next((t for t in _PRE_NORM if t != other), None) if other in _PRE_NORM else None
 
 
-def _words(place: Place) -> tuple[str, ...]:
-    """What names a tensor, from the model on; the numbers of its block and expert left open. The
-    last one is its own, as in a row of different layers."""
+def _words(place: Place, structure: Structure) -> tuple[str, ...]:
+    """What names a tensor, from the model on; its block's key and its expert's number left open.
+    The last one is its own, as in a row of different layers."""
     path = f"{place.path}.{place.part}".strip(".").split(".")
-    return (*("*" if word.isdigit() else word for word in path[:-1]), path[-1])
+    words = [*("*" if word.isdigit() else word for word in path[:-1]), path[-1]]
+    block = (structure.block_around(place.path) or "").count(".")
+    if block and words[block] != "*":
+        words[block] = _KEY
+    return tuple(words)
 
 
 def pattern_of(name: str, every_name: Collection[str]) -> str:
@@ -216,9 +224,9 @@ def pattern_of(name: str, every_name: Collection[str]) -> str:
 def _pattern(words: Sequence[str], wanted: Collection[str], every_name: Sequence[str]) -> str:
     """The shortest end of the words that matches the tensors which they name, and no others. Where
     there is none, their whole names with the numbers left open, which deeper models have, too."""
-    parts = [r"\d+" if word == "*" else re.escape(word) for word in words]
+    parts = [_OPEN.get(word) or re.escape(word) for word in words]
     for start in reversed(range(len(parts))):
-        if words[start] == "*" or words[start].isdigit():  # a number says nothing by itself
+        if words[start] in _OPEN or words[start].isdigit():  # a number says nothing by itself
             continue
         end = r"\.".join(parts[start:])
         for pattern in (end, rf"\b{end}\b", rf"(^|\.){end}(\.|$)"):

@@ -17,6 +17,8 @@ from typing import Any
 
 from completedp.common.errors import CompletedpError
 
+_LONGEST_NAME = 255
+"""Bytes, as in most file systems."""
 _TEMPORARY = ".part"
 """How names of files end that are being written."""
 
@@ -62,6 +64,8 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     """
     if not isinstance(path, str | os.PathLike) or not str(path).strip() or "\0" in str(path):
         raise CompletedpError(f"{path!r:.60} is no path: give the name of a file or a folder")
+    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in Path(path).parts):
+        raise CompletedpError(f"{str(path)!r:.60}... has a name that is too long for a file")
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -117,6 +121,8 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """A JSON object from a file; whatever is wrong with it is one line."""
+    if path.is_char_device():  # which may have no end
+        raise CompletedpError(f"{str(path)!r} is a device, not a {what}")
     try:
         data = parse_json(path.read_text("utf-8"))
     except FileNotFoundError:
