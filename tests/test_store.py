@@ -694,7 +694,7 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
     assert f"create {str(tmp_path / 'no')!r}" in message
     assert "no store at" in error_of(Store, str(tmp_path / "x.db"), create=False)
     assert "store is empty" in error_of(Store, " ")
-    assert "cannot open the store" in error_of(Store, str(tmp_path / ("x" * 5000)))
+    assert "has a name that is too long" in error_of(Store, str(tmp_path / ("x" * 5000)))
     for address in ("sqlite://", "sqlite:///:memory:", "sqlite://store.db", "sqlite:///a.db?x=1"):
         assert f"{address!r} names no file" in error_of(Store, address)
     assert list(tmp_path.iterdir()) == []
