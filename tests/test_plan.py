@@ -341,7 +341,11 @@ def with_extra() -> nn.Module:
         (lambda: make_model(128), scale(), ["width", "128", "64"]),
         (shared, scale(), ["blocks.1.mlp.up.weight", "blocks.0.mlp.up.weight", "tied"]),
         (lambda: make_model(head_dim=32), scale(), ["head_dim", "32", "16", "heads"]),
-        (with_extra, scale(), ["extra_gain", "[3]", "overrides", "no type seems to fit extra_gain"]),
+        (
+            with_extra,
+            scale(),
+            ["extra_gain", "[3]", "overrides", "no type seems to fit extra_gain"],
+        ),
         (make_model, scale(batch=10 * BASE["batch"]), ["beta1", "0.9", "10"]),
     ],
 )
