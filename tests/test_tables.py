@@ -259,7 +259,9 @@ def test_what_is_said_of_sweeps_on_a_cpu_was_measured() -> None:
     assert f"the rate moves by {drift:.2f} +- {half:.2f} at a cost of {cost:.2f}" in said
     drift, half, *_ = found["completedp", 64]
     assert f"{-drift:.2f} +- {half:.2f} octaves too high" in said
+    above = [found[line, 64][3] - found[line, 1][3] for line in ("completedp", "mup")]
     page = " ".join((ROOT / "docs/results/cpu.md").read_text(encoding="utf-8").split())
+    assert f"as bad, {above[0]:.2f} and {above[1]:.2f} nats above the base" in page
     (first, one, error), (second, other, off) = cpu_sweeps.critical()
     assert (first, second) == (512, 2048)
     assert f"{other:,.0f} +- {off:,.0f} tokens at a batch of 2,048" in page
