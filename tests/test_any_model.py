@@ -206,6 +206,19 @@ def test_a_hugging_face_config_grows(tmp_path: Path) -> None:
     assert "multiple of 16" in error_of(make, replace(TEXT, width=24))
 
 
+def test_heads_are_counted_in_whole_numbers() -> None:
+    """A width that is a multiple of a head has its heads, whatever its ratio is as a fraction."""
+    from transformers import Qwen3Config
+
+    for heads in (14, 25, 71):
+        sizes = {"num_attention_heads": heads, "num_key_value_heads": heads}
+        config = Qwen3Config(hidden_size=64 * heads, head_dim=64, **sizes)
+        make = HuggingFace("hf:model", config)
+        for more in range(1, 100):
+            scaled = make.scaled(replace(TEXT, width=64 * more, depth=2))
+            assert scaled.num_attention_heads == scaled.num_key_value_heads == more
+
+
 class Patches(own.ViT):
     """A ViT whose patches are embedded by a convolution."""
 

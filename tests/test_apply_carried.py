@@ -153,6 +153,21 @@ def test_a_buffer_that_is_not_used_is_refused(uses: tuple[str, ...], branch: str
     assert plan(Buffered(LARGE), recipe, LARGE, multipliers="fold").ways["attn"] == "fold"
 
 
+@pytest.mark.parametrize("shape", [(1,), (2,), (3, 3)])
+def test_a_buffer_of_another_shape_is_the_models_own(shape: tuple[int, ...]) -> None:
+    """One of the same name that cannot hold the multipliers is neither taken nor written to."""
+    model = NanoGPT(LARGE.width, LARGE.depth)
+    for name in ("residual_multipliers", "output_multiplier"):
+        model.register_buffer(name, torch.full(shape, 0.25))
+    small = NanoGPT(SMALL.width, SMALL.depth)
+    planned = plan(model, cdp.Recipe.for_model(small, SMALL), LARGE)
+    planned.initialise()
+    assert "buffer" not in planned.ways.values()
+    for name in ("residual_multipliers", "output_multiplier"):
+        assert torch.equal(model.get_buffer(name), torch.full(shape, 0.25))
+    assert planned.check(planned.adamw()).passed
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_buffer_that_is_used_carries_them(device: str) -> None:
     """It is taken, also of a model without memory; one of the logits, which have no factor here,

@@ -199,3 +199,13 @@ def test_nothing_is_folded_into_the_embeddings_norm(name: str) -> None:
     planned = plan(Embedded(64, 4, final=True), recipe, LARGE)
     assert planned["wte.norm.weight"].init_value == 1
     assert planned["ln_f.weight"].init_value == 0.5
+
+
+def test_a_norm_that_counts_is_left_as_it_was() -> None:
+    """Asking a norm what its vectors do moves none of its running statistics."""
+    model = NanoGPT(SMALL.width, SMALL.depth)
+    model.ln_f = nn.BatchNorm1d(SMALL.width)  # type: ignore[assignment]
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    assert before
+    classify(model)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())

@@ -37,7 +37,7 @@ from completedp.evidence.text import check_text
 from completedp.evidence.windows import byte_text, byte_windows
 from completedp.tasks.data import training_batches
 from completedp.tasks.losses import logits_of
-from completedp.tasks.task import give_memory, without_weights
+from completedp.tasks.weights import give_memory, without_weights
 from completedp.theory.roles import MODULE_TYPES
 from completedp.theory.rules import Rules, Shift
 from completedp.theory.scale import Scale
@@ -876,3 +876,14 @@ def test_a_factor_of_the_models_own_that_moves_fails(check: Any) -> None:
     assert row.slope == pytest.approx(-0.5, abs=1e-3)
     assert not found.passed
     assert row in found.failures("completedp", "width")
+
+
+def test_a_check_in_python_is_kept_as_its_call(tmp_path: Path) -> None:
+    """What is written says by which call it was made, with every setting that was given."""
+    sizes = {"widths": (64, 128), "depths": (1,), "steps": 1, "seeds": 1, "context": 16}
+    cdp.coordcheck(**sizes, batch=32, lr=2**-9, out=tmp_path, quiet=True)
+    saved = json.loads((tmp_path / "coordcheck.json").read_text())
+    assert saved["command"] == (
+        f"cdp.coordcheck(widths=[64, 128], depths=[1], out={str(tmp_path)!r}, quiet=True, "
+        "steps=1, seeds=1, context=16, batch=32, lr=0.001953125)"
+    )

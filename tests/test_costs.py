@@ -124,9 +124,13 @@ def test_what_is_left_of_a_study(data: str, tmp_path: Path) -> None:
         spec = StudySpec.from_dict(study.spec)
         assert searched(spec) == {BASE: 6}
         planted(study, data, [3.0, 2.0])
-        assert left_of(study, spec) == {BASE: 4}
+        assert left_of(study) == {BASE: 4}
     ahead = outlook({BASE: 6}, path, "tune")
     assert (ahead.left, ahead.begun) == ({BASE: 4}, True)
+    with Store(path) as store:
+        store.study("tune").set_budget(9)
+        assert left_of(store.study("tune")) == {BASE: 7}
+    assert outlook({BASE: 6}, path, "tune").left == {BASE: 7}  # what was granted stays
     nowhere = outlook({BASE: 6}, str(tmp_path / "none.db"), "tune")
     assert (nowhere.left, nowhere.begun) == ({BASE: 6}, False)
     assert not (tmp_path / "none.db").exists()

@@ -193,18 +193,18 @@ def test_damaged_coordinates_are_one_line(names: Any) -> None:
         {"first_loss": [1]},
         {"first_loss": 10**400},
         {"last_finite_loss": "x"},
-        {"noise": 3},
-        {"noise": [1]},
-        {"noise": [[1, 2]]},
-        {"noise": [[1, 2, 3, "x"]]},
-        {"noise": [[1, 2, 3, math.inf]]},
+        {"gradient_noise": 3},
+        {"gradient_noise": [1]},
+        {"gradient_noise": [[1, 2]]},
+        {"gradient_noise": [[1, 2, 3, "x"]]},
+        {"gradient_noise": [[1, 2, 3, math.inf]]},
     ],
 )
 def test_what_goes_along_with_a_checkpoint_is_read_strictly(extra: dict[str, Any]) -> None:
     """A value that a run never writes there is one line; what it does write is not."""
     assert "remove it to start over" in error_of(check_extra, Path("checkpoint"), extra)
-    good = {"seconds": 1.0, "first_loss": None, "last_finite_loss": None, "noise": [[0.0] * 4]}
-    check_extra(Path("checkpoint"), good)
+    good = {"seconds": 1.0, "first_loss": None, "last_finite_loss": None}
+    check_extra(Path("checkpoint"), good | {"gradient_noise": [[0.0] * 4]})
     check_extra(Path("checkpoint"), {})
 
 

@@ -44,7 +44,16 @@ from completedp.evidence.figures.figure import (
     spread,
     student,
 )
-from completedp.evidence.figures.headline import GLOBAL, MODULE, PAPERS, UNIFORM, Headline
+from completedp.evidence.figures.headline import (
+    BEGINS,
+    FROM_UNIFORM,
+    GLOBAL,
+    MODULE,
+    PAPERS,
+    SHARED,
+    UNIFORM,
+    Headline,
+)
 from completedp.evidence.figures.lab import Ended, Lab
 from completedp.evidence.figures.lines import MOVES, STAYS, Curve
 from completedp.evidence.figures.registry import FIGURES, figure_named
@@ -486,20 +495,32 @@ def test_a_figure_of_an_own_model_and_loss(tokens: str, tmp_path: Path) -> None:
 
 
 def test_a_headline_without_sites_searches_at_the_base_alone(tokens: str, tmp_path: Path) -> None:
-    """Its estimate has the trials that it trains, all of its searches train at the base, and the
-    paper's baseline moves its five values alone, from an initial scale of 0.02 at width 512."""
+    """Its estimate has the trials that it trains, all of its searches train at the base, values by
+    module begin where each arm of one value was after the shared trials, and the paper's baseline
+    moves its five values alone, from an initial scale of 0.02 at width 512."""
     whole = FIGURES["headline"].sizes["tiny"]
-    arms = (PAPERS, UNIFORM, GLOBAL, MODULE)
-    at = replace(whole, sites=(), rungs=(), scales=(Ratios(),), seeds=(2,), around=(), arms=arms)
+    arms = (PAPERS, UNIFORM, GLOBAL, MODULE, FROM_UNIFORM)
+    every = (*arms, *SHARED)
+    at = replace(whole, sites=(), rungs=(), scales=(Ratios(),), seeds=(2,), around=(), arms=every)
     figure = Headline(sizes={"tiny": at})
     with Store(str(tmp_path / "headline.db")) as store:
         lab = Lab("headline", "tiny", store, data=tokens, options=FOUR, quiet=True)
         found = figure.run("tiny", lab)
         searched = {arm: store.study(arm).trials(curves=False) for arm in arms}
         tuned = store.study(PAPERS).spec["space"]["coordinates"]
+        starts = {
+            arm: Recipe.from_dict(store.study(arm).spec["recipe"]).hyperparameters for arm in arms
+        }
     counts = {arm: len(rows) for arm, rows in searched.items()}
-    assert counts == dict.fromkeys((PAPERS, UNIFORM, GLOBAL), at.total) | {MODULE: at.trials}
+    shared = dict.fromkeys((PAPERS, UNIFORM, GLOBAL), at.total)
+    assert counts == shared | dict.fromkeys((MODULE, FROM_UNIFORM), at.trials)
     assert sorted(tuned) == sorted(f"{name}/global" for name in PAPER_GRID)
+    for begins, (arm, before) in zip(SHARED, BEGINS.items(), strict=True):
+        shared = Recipe.from_dict(found.numbers["recipes"][begins])
+        assert shared.hyperparameters == starts[arm]
+        begun, embedding = starts[arm].log2, "init_std/type/embedding"
+        assert begun.get(embedding, 0.0) == starts[before].log2.get(embedding, 0.0)
+        assert begun["lr/global"] != starts[before].log2.get("lr/global", 0.0)
     papers = Recipe.from_dict(found.numbers["recipes"][PAPERS])
     std = papers.values.init_std * 2 ** papers.hyperparameters.log2["init_std/global"]
     assert std == pytest.approx(0.02 * math.sqrt(512 / at.setting.base.width))

@@ -10,10 +10,12 @@ from studies import OPTIONS, write_tokens
 
 from completedp.evidence.figures.headline import (
     FIGURE,
+    FROM_UNIFORM,
     GLOBAL,
     MODULE,
     UNIFORM,
     Headline,
+    HeadlineSize,
     Run,
     _octaves,
     _paired_half,
@@ -29,12 +31,14 @@ FALL = 0.15
 """Nats for e times the tokens."""
 
 
-def planted(speedup: float, noise: float, over_uniform: float = 2.0) -> dict[Run, list[float]]:
+def planted(
+    speedup: float, noise: float, over_uniform: float = 2.0, at: HeadlineSize = AT
+) -> dict[Run, list[float]]:
     """Losses of arms that need so many times the tokens of `module`, with noise between seeds."""
     rng = np.random.default_rng(1)
-    needed = {MODULE: 1.0, GLOBAL: speedup, UNIFORM: over_uniform}
+    needed = {MODULE: 1.0, GLOBAL: speedup, UNIFORM: over_uniform, FROM_UNIFORM: 0.8}
     losses = {}
-    for run in FIGURE.runs(AT):
+    for run in FIGURE.runs(at):
         level = 3.0 - 0.3 * run.place + FALL * math.log(needed[run.arm] / run.length)
         seeds = 1 if run.octave else AT.seeds[run.place]
         losses[run] = (level + 0.02 * run.octave**2 + noise * rng.normal(size=seeds)).tolist()
@@ -54,6 +58,18 @@ def test_the_speed_up_is_that_of_the_tokens() -> None:
         over = {arm: each["speedup"] for arm, each in place["over"].items()}
         assert over == pytest.approx({GLOBAL: 1.4, UNIFORM: 2.0})
     assert numbers["regret"] == {GLOBAL: 0.0, MODULE: 0.0}
+
+
+def test_a_second_arm_by_module_has_speed_ups_of_its_own() -> None:
+    """Those of the arms that it is tuned as long as, as planted; the first one's stay as they
+    were."""
+    at = replace(AT, arms=(UNIFORM, GLOBAL, MODULE, FROM_UNIFORM))
+    rows = Headline(sizes={}).judge(at, planted(1.4, 0.0, at=at), {}).numbers["scales"]
+    for row in rows:
+        of = {arm: each["speedup"] for arm, each in row[f"speedup_of_{FROM_UNIFORM}"].items()}
+        assert of == pytest.approx({GLOBAL: 1.4 / 0.8, UNIFORM: 2.0 / 0.8})
+        assert row["speedup_over_global"]["speedup"] == pytest.approx(1.4)
+        assert row[f"speedup_over_{FROM_UNIFORM}"]["speedup"] == pytest.approx(0.8)
 
 
 def test_regret_is_of_one_seed() -> None:

@@ -196,6 +196,22 @@ def test_what_is_not_bracketed_is_not_fitted() -> None:
     assert "with more octaves goes on" in str(found)
 
 
+@pytest.mark.parametrize("growing", [True, False])
+def test_a_recipe_is_not_said_to_have_what_it_has_not(growing: bool) -> None:
+    """Where the fit that counts fails, the last line says that the exponent is as before, whatever
+    another fit found; where both are fitted, the recipe has both on record."""
+    losses = planted(-0.1, 0.5)
+    if growing:
+        losses |= {p: float(p.octave) for p in losses if p.what == BOTH and p.factor > 1}
+    found = judge_horizon(GRID, make_recipe(), losses, folder=Path("nowhere"))
+    told = found.recipe.provenance
+    assert told["horizon_token_exponent_alone"] == pytest.approx(-0.1)
+    assert ("as before: none was fitted, as the batch grows along" in found.outcome) == growing
+    assert ("the recipe has the nearest" in str(found)) == (not growing)
+    assert ("horizon_token_exponent" in told) == (not growing)
+    assert found.recipe.rules.token_exponent == (0.5 if growing else 0.0)
+
+
 @pytest.mark.parametrize(("error", "kept"), [(400.0, 1000.0), (600.0, None), (None, None)])
 def test_a_critical_batch_is_kept_where_it_is_known(
     error: float | None, kept: float | None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -205,3 +207,25 @@ def test_the_checks_pass_and_see_a_wrong_exponent(alpha: float) -> None:
     shifted = recipe.with_rules(shifts=(wrong,))
     sizes["depths"] = (2,)
     assert not cdp.coordcheck(None, recipe=shifted, near_limit=True, quiet=True, **sizes).passed
+
+
+def test_copies_train_alike() -> None:
+    """A deep copy and a pickle of several optimizers as one step as the original does."""
+    planned = make_plan(make_recipe(rules=MUON), device="cpu")
+    model = planned.model
+    planned.initialise()
+    optimizer = planned.optimizer()
+    batch = token_batches(1, seed=3)[0]
+
+    def step(model: Any, optimizer: Any) -> list[torch.Tensor]:
+        optimizer.zero_grad()
+        model(batch[:, :-1]).square().sum().backward()
+        optimizer.step()
+        return [p.detach().clone() for p in model.parameters()]
+
+    step(model, optimizer)
+    twins = [copy.deepcopy((model, optimizer)), pickle.loads(pickle.dumps((model, optimizer)))]
+    wanted = step(model, optimizer)
+    for twin in twins:
+        found = step(*twin)
+        assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))

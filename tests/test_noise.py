@@ -81,7 +81,7 @@ def measured(steps: int, share: float, scale: float = 1.0) -> tuple[NoiseWindow,
     for i, (tensor, factor) in enumerate(zip(tensors, factors, strict=True)):
         second = torch.tensor(moments[3 * i :][:3]) * (1 - 0.5**2) / factor**2
         optimizer.state[tensor] = {"step": torch.tensor(2.0), "exp_avg_sq": second}
-    window = NoiseWindow(BATCH, share)
+    window = NoiseWindow(BATCH)
     first = round(share * BATCH)
     for _ in range(steps):
         rows, before = rng.integers(4000, size=BATCH), []
@@ -109,12 +109,18 @@ def test_known_noise_is_found(share: float, monkeypatch: pytest.MonkeyPatch) -> 
         assert abs(found.batch - known) < 3 * found.error
 
 
+def test_measurements_of_any_share_are_of_one_kind() -> None:
+    """A run that goes on in other micro-batches averages what it measured before with the rest."""
+    halves, thirds = (np.array(measured(2000, share)[0].last) for share in (0.5, 1 / 3))
+    assert thirds.mean(axis=0) == pytest.approx(halves.mean(axis=0), rel=0.1)
+
+
 def test_the_error_is_that_of_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The jackknife's error is the spread of estimates from separate stretches of steps."""
     monkeypatch.setattr(noise, "AVERAGED", 4000)
     monkeypatch.setattr(noise, "KEPT", 4000)
     rows = measured(4000, 0.5)[0].last
-    parts = [NoiseWindow(BATCH, 0.5, rows[i : i + 200]) for i in range(0, 4000, 200)]
+    parts = [NoiseWindow(BATCH, rows[i : i + 200]) for i in range(0, 4000, 200)]
     found = [part.critical_batch for part in parts]
     batches = [each.batch for each in found if each is not None]
     errors = [each.error for each in found if each is not None and each.error is not None]
@@ -167,8 +173,8 @@ def test_a_step_is_cut_into_equal_parts(parts: int, micro: int) -> None:
 
 def test_nothing_but_noise_gives_no_batch() -> None:
     """Where the parts have nothing in common there is no estimate, and no step that diverged."""
-    window = NoiseWindow(BATCH, 0.5)
-    window.add([4.0, 0.5, 4.0, 0.5])
+    window = NoiseWindow(BATCH)
+    window.add([1.0, 0.5, 1.0, 0.5])
     window.add([float("inf"), 1.0, 1.0, 1.0])
     assert len(window.last) == 1
     assert window.noise_scale is window.critical_batch is None
@@ -177,8 +183,8 @@ def test_nothing_but_noise_gives_no_batch() -> None:
 def test_the_later_half_of_a_run_is_averaged() -> None:
     """What the first half measured, of a model that has changed since, does not count; while there
     are few, all do."""
-    early, late = [2.0, 1.0, 2.0, 1.0], [2.0, 2.0, 2.0, 2.0]  # signals of 1/2 and 3/2
-    window = NoiseWindow(BATCH, 0.5)
+    early, late = [0.5, 1.0, 0.5, 1.0], [0.5, 2.0, 0.5, 2.0]  # signals of 1/2 and 3/2
+    window = NoiseWindow(BATCH)
     for _ in range(AVERAGED // 2):
         window.add(early)
     for _ in range(AVERAGED // 2):

@@ -1,6 +1,7 @@
 """Models that are unlike most: planned right, refused, or warned of, and never silently wrong."""
 
 import math
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -637,9 +638,10 @@ def test_a_models_own_factors_are_seen_wherever_they_are(name: str) -> None:
     """Each that moved is told with both values, those that are 1 at the base too, and no other."""
     make, moved = FACTORS[name]
     _, said = warned(make)
-    assert {line.split(" at base")[0] for line in said} == {
-        f"probed: {what} = {here:g} and was {there:g}" for what, (there, here) in moved.items()
-    }
+    told = [re.match(r"probed: (.+) = (\S+) and was (\S+) at base", line) for line in said]
+    found = {each[1]: (float(each[3]), float(each[2])) for each in told if each is not None}
+    assert len(found) == len(said)
+    assert found == {what: pytest.approx(both, rel=1e-4) for what, both in moved.items()}
 
 
 def test_what_ended_as_it_began_is_not_warned_of() -> None:

@@ -445,3 +445,12 @@ def test_values_are_in_one_order() -> None:
     assert repr(one) == repr(other)
     with pytest.raises(AttributeError):
         one.lr = 1.0
+
+
+def test_its_memory_is_kept_too() -> None:
+    """`keep` keeps the memory of an optimizer that was registered, as it does AdamW's."""
+    ratios = Ratios(batch=4)
+    for rule, factor in (("keep", 1.0), ("linear", 4.0)):
+        rules = Rules(optimizer=BY_ROLE, beta_rule=rule)
+        found = rules.factors("hidden_weight", ratios).to_dict()
+        assert found["one_minus_momentum"] == pytest.approx(factor)

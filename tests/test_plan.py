@@ -122,6 +122,22 @@ def test_traces_multiply_to_the_values(log2: dict[str, float], beta_rule: str) -
         assert products == pytest.approx(values, rel=1e-12, abs=0)
 
 
+def test_a_beta_of_zero_has_a_trace_too() -> None:
+    """A power of beta = 0 is 0: the factors of 1 - beta say 1, as the value does."""
+    recipe = make_recipe(beta1=0.0, beta_rule="power")
+    for tensor in make_plan(recipe, **LARGER).tensors:
+        assert tensor.beta1 == 0
+        assert math.prod(x for _, x in tensor.trace["one_minus_beta1"]) == 1
+
+
+def test_independent_decay_is_named_as_such() -> None:
+    """Where decay is not torch's, the table says so: copied to torch it would be another."""
+    line = "decay   is not multiplied by lr"
+    for convention, said in (("independent", True), ("torch", False)):
+        found = make_plan(make_recipe(rules=Rules(weight_decay=convention)))
+        assert (line in str(found)) is said
+
+
 @pytest.mark.parametrize(
     "rules",
     [
@@ -603,6 +619,18 @@ def test_a_module_stands_for_its_tensors() -> None:
     assert [name for name in heads if name.startswith("blocks.")] == inside
     with pytest.raises(cdp.CompletedpError, match=r"did you mean blocks\.3\.mlp\.up\.weight"):
         found.explain("layers.3.mlp.up")
+
+
+def test_a_plan_is_walked_and_asked_by_name() -> None:
+    """Iterating gives the tensors in the model's order, and `in` finds them by their names."""
+    found = make_plan(make_recipe())
+    assert [tensor.name for tensor in found] == [n for n, _ in found.model.named_parameters()]
+    for tensor in found:
+        assert tensor in found
+        assert found[tensor.name] is tensor
+        assert tensor.name in found
+        assert f"module.{tensor.name}" in found
+    assert "blocks.3.mlp" not in found
 
 
 def test_a_plan_explains_a_tensor_in_words() -> None:

@@ -108,7 +108,8 @@ def sweep(folder: Path, words: str = "completedp") -> Path:
          "cost": 0.03, "losses": []},
     ]  # fmt: skip
     grid = {"vary": ["lr"], "axes": ["width"], "factors": [1, 4], "octaves": [-1.0, 1.0]}
-    return write(folder / "verdict.json", {"grid": grid, "lines": lines})
+    typed = "completedp sweep --data DATA --vary lr"
+    return write(folder / "verdict.json", {"grid": grid, "lines": lines, "command": typed})
 
 
 def horizon(folder: Path) -> Path:
@@ -689,6 +690,13 @@ def test_a_runs_command_is_of_its_own_shape(tmp_path: Path) -> None:
         assert flag in html
     for flag in ("--override", "--mlp-ratio", "--qk-norm"):
         assert flag not in html.replace("--no-qk-norm", "")
+
+
+def test_a_runs_command_has_every_digit(tmp_path: Path) -> None:
+    """Rounded, a rate would be another run's, and the command refused."""
+    folder = run(tmp_path / "a")
+    write(folder / "config.json", {"data": "tokens", "out": "a", "lr": 0.00123456789})
+    assert "--lr 0.00123456789" in page_of(gather([str(folder)]), "x").html()
 
 
 def test_a_stopped_run_goes_on_to_its_end(tmp_path: Path) -> None:

@@ -534,6 +534,8 @@ def test_shifts_add_up_and_obey_switched_off_axes() -> None:
     assert both["width"] == pytest.approx(0.0)
     off = Rules(shifts=(shift,), axes=("depth", "batch", "tokens"))
     assert off.exponents("hidden_weight", "lr")["width"] == 0.0
+    one: Any = shift
+    assert Rules(shifts=one) == Rules(shifts=[one]) == Rules(shifts=(shift,))
 
 
 @pytest.mark.parametrize(

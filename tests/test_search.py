@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -38,7 +37,7 @@ from completedp.studies.run import start_from
 from completedp.studies.status import MANY_ATTEMPTS, status
 from completedp.studies.stopping import AT_LEAST
 from completedp.studies.store import Claim, Store, Study
-from completedp.studies.worker import Fold, Progress, make_fold, work
+from completedp.studies.worker import Fold, Progress, _died_here, _here, make_fold, work
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import Rules
@@ -273,6 +272,17 @@ def test_a_worker_waits_for_the_others_trials(
     assert waited[-1] == {}
 
 
+def test_a_process_of_another_container_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers mean other processes here, on the same machine by the same name."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    name = f"{_here()}-{dead.pid}"
+    assert _died_here(name)
+    monkeypatch.setattr("completedp.studies.worker._MACHINE", 1)  # so this is a container
+    assert not _died_here(name)
+    assert _died_here(f"{_here()}-{dead.pid}")
+
+
 def test_trials_of_a_killed_process_of_this_machine_are_taken_at_once(
     data: str, store: Store
 ) -> None:
@@ -280,7 +290,7 @@ def test_trials_of_a_killed_process_of_this_machine_are_taken_at_once(
     another machine, keeps its trials."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    here = socket.gethostname()
+    here = _here()
     names = [f"{here}-{dead.pid}", f"{here}-{os.getpid()}", f"elsewhere-{dead.pid}", f"{here}-x"]
     study = make_study(store, data, trials=4)
     fold = make_fold(study, objective_of(study, data))

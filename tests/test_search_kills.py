@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 from studies import CONTEXT, make_recipe, write_tokens
 
 from completedp.studies.store import Finished, Store, Study
+from completedp.studies.worker import _here
 
 STEPS = 60
 AHEAD = 12
@@ -82,7 +82,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def has_trials(study: Study, process: subprocess.Popen[str]) -> bool:
     """Whether a process has trials in hand; it must not have ended."""
     assert process.poll() is None, process.communicate()
-    name = f"{socket.gethostname()}-{process.pid}"
+    name = f"{_here()}-{process.pid}"
     rows = study.trials(curves=False)
     return any(row.state == "running" and row.worker == name for row in rows)
 

@@ -49,7 +49,7 @@ from completedp.studies.candidates import (
 )
 from completedp.studies.export import export_csv, export_optuna
 from completedp.studies.ladder import START, Kept
-from completedp.studies.run import Best, best, trials_for_best
+from completedp.studies.run import Best, best, ladder_outlook
 from completedp.studies.status import _rate, status
 from completedp.studies.store import Store, Study
 from completedp.studies.worker import make_fold
@@ -535,13 +535,18 @@ def test_what_a_ladder_takes_is_known_before(data: str, store: Store, rungs: lis
     planted(study, data, [2.5, 2.0])
     objective = objective_of(study, data, slots=2)
     scales = [longer(factor) for factor in rungs]
-    before = trials_for_best(study, objective, rungs=scales, seeds=2)
+    before = ladder_outlook(study, objective, rungs=scales, seeds=2)
     best(study, objective, rungs=scales, seeds=2)
     note = study.get_note(Kept.NOTE) or {}
-    assert len(note) <= sum(before.values())
+    assert len(note) <= sum(before.left.values())
     first = scales[0] if scales else BASE
-    assert before[first] == 2 * len(candidates(study, objective))
-    assert first not in trials_for_best(study, objective, rungs=scales, seeds=2)
+    assert before.left[first] == 2 * len(candidates(study, objective))
+    after = ladder_outlook(study, objective, rungs=scales, seeds=2)
+    assert first not in after.left
+    assert (before.begun, after.begun) == (False, True)
+    for other in ({"rungs": [longer(8)]}, {"rungs": [*scales, longer(8)]}, {"seeds": 3}):
+        asked = {"rungs": scales, "seeds": 2} | other
+        assert not ladder_outlook(study, objective, **asked).begun
 
 
 def test_a_ladder_that_is_only_asked_for_its_cost(
@@ -553,14 +558,14 @@ def test_a_ladder_that_is_only_asked_for_its_cost(
         study = make_study(store, data, trials=8, space="global", tunables=("lr",))
         planted(study, data, [2.5, 2.0])
         options: dict[str, Any] = {"slots": 2, "device": "cpu", "compile": False}
-        out = tmp_path / "best.json"
+        out = tmp_path / "of" / "mine" / "best.json"
         verb = BestVerb(
             store=path, data=data, out=str(out), rungs=("tokens=2",), dry_run=True, **options
         )
         assert verb.run() == 0
         assert "cost: " in capsys.readouterr().out
         assert study.get_note(Kept.NOTE) is None
-    assert not out.exists()
+    assert not out.parent.parent.exists()
 
 
 def test_a_real_best(data: str, store: Store) -> None:

@@ -14,11 +14,13 @@ from completedp.lm.reference import meta_model
 from completedp.lm.shape import Shape
 from completedp.lm.transformer import ModelConfig, Transformer
 from completedp.tasks.data import make_data
+from completedp.tasks.task import make_task
 from completedp.theory.recipe import Recipe
-from completedp.theory.scale import Scale
+from completedp.theory.scale import Ratios, Scale
 from completedp.training.config import TrainConfig
 from completedp.training.loop import train
 from completedp.training.metrics import read_metrics
+from completedp.training.runner import Runner
 from completedp.training.slots import Slots
 from completedp.training.trials import Outcome, Trial
 
@@ -279,3 +281,48 @@ def test_gpu_slots_follow_the_loop(data: str, recipe: Recipe, tmp_path: Path) ->
     found = by_key(list(slots.run(trials)))[1]
     assert found.losses == pytest.approx(curve, abs=0.05)
     assert found.valid_loss == pytest.approx(result.valid_loss, abs=0.05)
+
+
+def test_a_second_scale_is_not_left_with_the_rest(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the stack of one scale holds the memory, that of the next takes its place."""
+    task = make_task(None, data, context=16, shape=Shape(head_dim=8))
+    runner = Runner(task, compile=False, device="cpu")
+    full = lambda device: 0 if runner._stacks else 10**12  # noqa: E731
+    monkeypatch.setattr("completedp.training.memory.free_memory", full)
+    base = Scale(width=16, depth=1, batch=16, tokens=64)
+    for width in (1, 2, 1):
+        assert runner.stack(base.times(Ratios(width=width)), 6).count == 6
+        assert len(runner._stacks) == 1
+
+
+def test_scales_that_have_few_slots_even_alone_keep_their_stacks(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where clearing the others gains nothing it is tried once, and then both stay."""
+    task = make_task(None, data, context=16, shape=Shape(head_dim=8))
+    runner = Runner(task, compile=False, device="cpu")
+    base = Scale(width=16, depth=1, batch=16, tokens=64)
+    scales = [base, base.times(Ratios(depth=2))]
+    made: list[Scale] = []
+    make = runner._make
+    monkeypatch.setattr(
+        runner, "_make", lambda scale, _, trials: made.append(scale) or make(scale, 2, trials)
+    )
+    for _ in range(4):
+        for scale in scales:
+            runner.stack(scale, 300)
+    assert len(made) <= 6  # twice at most for each, and again what went for it
+    before = [runner.stack(scale, 300) for scale in scales]
+    assert [runner.stack(scale, 300) for scale in scales] == before
+
+
+def test_a_stack_with_room_leaves_the_others(data: str) -> None:
+    """A scale that gets about as many slots as there can be drops nobody."""
+    task = make_task(None, data, context=16, shape=Shape(head_dim=8))
+    runner = Runner(task, compile=False, device="cpu")
+    base = Scale(width=16, depth=1, batch=16, tokens=64)
+    first = runner.stack(base, 4)
+    runner.stack(base.times(Ratios(depth=2)), 4)
+    assert runner.stack(base, 4) is first

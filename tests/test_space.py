@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from models import BASE_SCALE, make_model, make_recipe
 
 from completedp.apply.plan import plan
+from completedp.common.surface import Command, running
 from completedp.studies.space import KINDS, make_space, project
 from completedp.theory.hparams import TUNABLE
 from completedp.theory.recipe import Recipe
@@ -212,8 +213,30 @@ def test_all_that_a_schedule_has_is_tuned() -> None:
 
 def test_a_schedule_without_the_part_is_one_line() -> None:
     """What no multiplier changes, or a schedule of that kind does not have, cannot be tuned."""
-    for tunable, words in (("final", "final is 0"), ("decay", "cosine schedule has no decay")):
-        assert words in error_of(make_space, RECIPE, "type", tunables=(tunable,))
+    for tunable, words, python, flags in (
+        ("final", "final is 0", "final=0.1", "--final 0.1"),
+        ("decay", "cosine schedule has no decay", "kind='wsd'", "--schedule wsd"),
+    ):
+        said = error_of(make_space, RECIPE, "type", tunables=(tunable,))
+        assert words in said
+        assert said.endswith(f"begin with recipe.with_schedule({python})")
+        with running(Command()):
+            assert error_of(make_space, RECIPE, "type", tunables=(tunable,)).endswith(
+                f": give {flags}"
+            )
+
+
+@pytest.mark.parametrize("part", ["warmup", "final", "decay", "power"])
+@pytest.mark.parametrize("kind", ["constant", "cosine", "wsd"])
+def test_what_a_schedule_without_a_part_advises_can_be_tuned(kind: str, part: str) -> None:
+    """Whatever kind it is of, and however little it has: what is advised is searched."""
+    empty = Schedule(kind=kind, warmup=0.0, decay=0.0)
+    recipe = replace(RECIPE, schedule=empty)
+    if empty.has(part) and getattr(empty, part) > 0:
+        return
+    advised = error_of(make_space, recipe, "global", tunables=(part,)).partition("with ")[2]
+    better = eval(advised, {"recipe": recipe})
+    assert make_space(better, "global", tunables=(part,)).coordinates == (f"schedule/{part}",)
 
 
 def test_impossible_spaces() -> None:

@@ -119,11 +119,12 @@ def test_next_token_loss_takes_inputs_and_targets_by_name() -> None:
     [
         (TOKENS, "have 1 part an example"),
         ((TOKENS, TOKENS, TOKENS), "have 3 parts an example"),
+        ((TOKENS, TOKENS.clone()), "have the inputs as targets"),
         ((TOKENS, TOKENS.clone().index_fill_(1, torch.tensor([2]), -100)), "targets of -100"),
     ],
 )
 def test_what_next_token_loss_cannot_be_of_is_said(parts: Any, words: str, is_stream: bool) -> None:
-    """Inputs alone, a third part, and targets that are to be left out are one line each."""
+    """Inputs alone or as targets, a third part, and targets to be left out are one line each."""
     data: Any = {"train": parts, "valid": parts}
     if is_stream:
         data = lambda split, examples, seed: iter([parts])  # noqa: E731
@@ -131,3 +132,16 @@ def test_what_next_token_loss_cannot_be_of_is_said(parts: Any, words: str, is_st
     assert words in message
     assert "loss=" in message
     make_task(cast(Any, len), data, loss=lambda model, *batch: batch[0])
+
+
+def test_a_row_of_one_token_is_its_own_target() -> None:
+    """Shifted rightly, what repeats one token is equal to its inputs, and is no error."""
+    same = torch.full((3, 5), 7)
+    make_task(cast(Any, len), {"train": (same[:, :-1], same[:, 1:]), "valid": (TOKENS, TOKENS + 1)})
+
+
+def test_arrays_are_tensors() -> None:
+    """A tuple of numpy arrays is a tuple of tensors, and not a dataset of as many rows."""
+    arrays = tuple(part.numpy() for part in (TOKENS[:, :-1], TOKENS[:, 1:]))
+    data = make_data({"train": arrays, "valid": arrays})
+    assert len(cast(Tensors, data.train)) == len(TOKENS)

@@ -9,7 +9,7 @@ from helpers import error_of
 from studies import write_tokens
 
 import completedp as cdp
-from completedp.studies.run import trials_for_best
+from completedp.studies.run import ladder_outlook
 from completedp.studies.session import Search
 from completedp.studies.store import Store
 
@@ -104,7 +104,7 @@ def test_a_ladder_that_nobody_named_grows_along_all_that_a_base_lacks(
     rung, is the base alone."""
     with searched(tokens, tmp_path) as study:
         larger = cdp.Ratios(width=2, depth=2, tokens=2)
-        takes = trials_for_best(study.study, study.objective)
+        takes = ladder_outlook(study.study, study.objective).left
         assert {*takes} == {BASE, BASE.times(cdp.Ratios(tokens=2)), BASE.times(larger)}
         assert study.ladder(seeds=1, quiet=True).rungs[1].scale == BASE.times(cdp.Ratios(tokens=2))
         for alone in ("base", ()):

@@ -6,9 +6,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import begins
 import beta_rules
 import cpu_sweeps
 import headline_tables
+import ladders
 import pytest
 import target_again
 import timings
@@ -17,7 +19,7 @@ from batch_with_tokens import rows
 from data_tables import ROOT, TABLES, with_table
 from measured import packed, unpacked
 from planted_errors import DATA, NOT_CAUGHT, alarms, read, seen_by, table
-from readings import depths
+from readings import STORE, STORES, depths, medians
 from recipes_compared import gains
 from results_table import NOT_RUN, PAGE, RESULTS, as_markdown
 from results_table import with_table as with_results
@@ -166,15 +168,103 @@ def test_what_the_readme_says_of_its_picture_was_measured() -> None:
 
 
 def test_what_the_readme_says_of_the_headline_was_measured() -> None:
-    """Its speed-ups, over both baselines at the base and at the target, are those of the figure."""
+    """Its speed-ups, over both baselines at the base and at the target, are those of the figure and
+    of the second search."""
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     base, *_, target = headline_tables.found()["numbers"]["scales"]
-    assert f"to {target['flops_ratio']:.0f} times the FLOP" in said
-    of_both = target_again.both()["numbers"]["scales"][0]
-    for arm, form in (("global", "need {} times the tokens"), ("uniform", "they need {} times.")):
-        assert form.format(times_shown(of_both[f"speedup_over_{arm}"])) in said
-    two = [f"{base[f'speedup_over_{arm}']['speedup']:.2f}" for arm in ("global", "uniform")]
-    assert f"At the base the two are {' and '.join(two)}." in said
+    assert f"at {target['flops_ratio']:.0f} times the FLOP" in said
+    first, second = (
+        {arm: times_shown(row[f"speedup_over_{arm}"]) for arm in ("global", "uniform")}
+        for row in (
+            of["numbers"]["scales"][-1] for of in (target_again.both(), target_again.second())
+        )
+    )
+    assert f"need {first['global']} times the tokens for the same loss" in said
+    assert f"A second search of both says {second['global']}." in said
+    assert f"need {first['uniform']} times by the first search, and {second['uniform']} by" in said
+    two = [times_shown(base[f"speedup_over_{arm}"]) for arm in ("global", "uniform")]
+    assert f"At the base it is {two[0]} and {two[1]} times." in said
+    wider = headline_tables.wider_base()["numbers"]["scales"][-1]
+    assert f"{wider['flops_ratio']:.0f} times the FLOP" in said
+    assert f"({times_shown(wider['speedup_over_global'])} times the tokens)" in said
+
+
+def test_what_the_readme_says_of_larger_batches_was_measured() -> None:
+    """What a batch of four or eight times costs is what the figure and the ladders have."""
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    costs: dict[str, list[float]] = {"power": [], "keep": []}
+    for name in ("default", "strong-global"):
+        evidence = Recipe.shipped(name).evidence
+        assert evidence is not None
+        quarter, last = evidence.rungs[-2:]
+        assert last.scale.batch == 4 * quarter.scale.batch
+        for rule, each in costs.items():
+            means = [rung.of(f"beta_rule={rule}") for rung in (last, quarter)]
+            more, less = (standing.mean for standing in means if standing is not None)
+            each.append(more - less)
+    rule, kept = ("{:.2f} and {:.2f}".format(*each) for each in costs.values())
+    assert f"costs `default` and `strong-global` {rule} by the rule, and {kept} with" in said
+    written = json.loads((RESULTS / "lr-batch.json").read_text(encoding="utf-8"))
+    curves = written["numbers"]["curves"]
+    ends = {(row["line"], row["factor"]): row["loss"] + row["cost"] for row in curves}
+    eight = {line: ends[line, 8] - ends[line, 1] for line, factor in ends if factor == 8}
+    assert f"costs {eight['square-root rule']:.1f} nats by the printed rule" in said
+    tuned = {row["line"]: row["loss"] for row in curves if row["factor"] == 8}
+    above = tuned["square-root rule"] - tuned["no rule for the batch"]
+    assert f"which is {above:.2f} more than no rule" in said
+    longer = [eight[f"square-root rule, longer memory{x}"] for x in ("", ", betas kept")]
+    assert {f"{each:.1f}" for each in longer} == {"0.1"}  # "it costs 0.1 either way"
+
+
+def test_what_is_said_of_where_values_by_module_begin_was_measured() -> None:
+    """The README and the page have the gains of the four searches."""
+    found = begins.gains()
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    base, last = (
+        "{:.3f} [{:.3f}, {:.3f}]".format(*each) for each in found["module", "shared global"]
+    )
+    assert f"they gain {base} nats over what they began with at the base, and {last} at 25" in said
+    page = " ".join((ROOT / "docs/results/cpu.md").read_text(encoding="utf-8").split())
+    first = [found[arm, start][0][0] for arm, start in begins.GAINS[:4]]
+    assert "{:.3f} and {:.3f} nats over what they began with".format(*first[:2]) in page
+    assert "global values gain {:.3f} and {:.3f}".format(*first[2:]) in page
+    mean, low, high = found["uniform", "global"][1]
+    assert f"{-mean:.3f} [{-high:.3f}, {-low:.3f}] above *global*" in page
+    assert f"is worth {math.exp(0.01 / begins.worth()):.2f} times the tokens" in page
+
+
+def test_what_the_headline_says_of_its_ladders_was_measured() -> None:
+    """The gains of both searches over their starts, where the arms stood on the last rung, and the
+    medians of their last rounds."""
+    said = " ".join((ROOT / "docs/results/headline.md").read_text(encoding="utf-8").split())
+    first, second = (
+        "{:.3f} [{:.3f}, {:.3f}]".format(*ladders.gain("headline", name))
+        for name in ("module", "module-1")
+    )
+    assert f"start *module* gains {first} there, and {second} in the second search" in said
+    stood = {
+        arm: [f"{ladders.chosen('headline', name).mean:.3f}" for name in (arm, f"{arm}-1")]
+        for arm in ("uniform", "global", "module")
+    }
+    uniform, tuned, module = (" and ".join(each) for each in stood.values())
+    assert f"({uniform}, where *global* has {tuned} and *module* {module})" in said
+    ends = [medians(store, "module", 1) for store in (STORE, STORES / "second-search.db.xz")]
+    first, second = (f"({each[0]:.3f} to {each[-1]:.3f}" for each in ends)
+    assert f"{first} in six rounds); that of the second was level {second})" in said
+
+
+def test_what_is_said_of_ways_to_search_was_measured() -> None:
+    """What `staged` and `global` come to on average, chosen and recommended."""
+    said = " ".join((ROOT / "docs/results/search.md").read_text(encoding="utf-8").split())
+    chosen, recommended = (
+        [
+            statistics.fmean(of("ways", f"{way}-{seed}").mean for seed in (0, 1))
+            for way in ("staged", "global")
+        ]
+        for of in (ladders.chosen, ladders.recommended)
+    )
+    shown = [f"{each:.3f}" for each in (*chosen, *recommended)]
+    assert f"({shown[0]} and {shown[1]} on average, {shown[2]} and {shown[3]} by what" in said
 
 
 def test_what_a_failing_check_says_of_one_seed_was_measured() -> None:

@@ -27,7 +27,8 @@ from completedp.evidence.run import measure_all
 from completedp.evidence.scaling import Measurement
 from completedp.tasks.data import make_data
 from completedp.tasks.sources import maker_from
-from completedp.tasks.task import Task, give_memory, without_weights
+from completedp.tasks.task import Task
+from completedp.tasks.weights import give_memory, without_weights
 from completedp.theory.rules import Shift
 from completedp.training.checkpoint import load_checkpoint, save_checkpoint
 from completedp.training.runner import Runner

@@ -28,6 +28,7 @@ from completedp.lm.shape import Shape
 from completedp.theory.evidence import Evidence
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
+from completedp.training import loop
 from completedp.training.checkpoint import FILE, load_weights, read_step
 from completedp.training.config import TrainConfig
 from completedp.training.folder import Result, recipe_digest
@@ -97,6 +98,23 @@ def test_runs_begun_before_evidence_go_on() -> None:
     known = replace(reference, evidence=Evidence(text="novels"))
     assert recipe_digest(reference) == recipe_digest(known) == before
     assert recipe_digest(reference.with_values(lr=0.5)) != before
+
+
+def test_rows_are_written_in_the_order_of_steps(
+    data: str, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where losses are read some steps later, as on a GPU: a tracker drops what goes back."""
+    read = loop._Run._read
+
+    def later(run: loop._Run, interrupted: bool = False) -> None:
+        read(run, interrupted)
+        run.read_at = run.step + 20
+
+    monkeypatch.setattr(loop._Run, "_read", later)
+    train(config(data, tmp_path / "run", eval_every=25), recipe=recipe, quiet=True)
+    rows = [(row["step"], "valid_loss" in row) for row in read_metrics(tmp_path / "run")]
+    assert rows == sorted(rows)
+    assert [step for step, is_judged in rows if is_judged][:3] == [25, 50, 75]
 
 
 def test_resume_is_bit_equal(data: str, recipe: Recipe, tmp_path: Path) -> None:

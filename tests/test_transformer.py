@@ -262,3 +262,19 @@ def test_angles_are_constants_to_the_compiler() -> None:
 
     assert vars(marked).items() <= vars(rotary_angles).items()
     assert vars(marked)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode(), torch.device("meta")])
+def test_a_first_pass_leaves_nothing_of_its_mode(mode: Any) -> None:
+    """After a pass under inference mode, or another default device, a model trains as ever."""
+    model, length = make_model(), TOKENS.shape[1] - 1
+    rotary_angles.__globals__["_rotary_table"].cache_clear()
+    with mode:
+        rotary_angles(length, 16, model.config.rope_theta, torch.device("cpu"), torch.float32)
+    model(TOKENS[:, :-1]).sum().backward()
+    assert model.embedding.weight.grad is not None
+
+
+def test_no_width_is_zero() -> None:
+    """A feed-forward ratio that rounds to no feature at all is refused."""
+    assert "mlp_ratio" in error_of(ModelConfig, vocab=8, width=64, depth=1, mlp_ratio=0.001)

@@ -18,6 +18,7 @@ from shipped_recipes import TRIALS, ship
 import completedp as cdp
 from completedp.apply.plan import make_plan as plan_quietly
 from completedp.cli.recipe import ChangeVerb
+from completedp.studies.config import StudyConfig
 from completedp.theory.evidence import Evidence, Rung, Standing
 from completedp.theory.recipe import Recipe
 from completedp.theory.recipe_page import recipe_page
@@ -221,7 +222,7 @@ def test_a_batch_that_outgrows_its_tokens_is_doubted(
 
 @pytest.mark.parametrize(
     ("steps", "batch", "doubt"),
-    [(8192, 8, ""), (32768, 16, "not tried"), (2048, 8, "leaves 256 steps"), (1024, 2, "")],
+    [(8192, 8, ""), (32768, 16, "critical batch"), (2048, 8, "leaves 256 steps"), (1024, 2, "")],
 )
 def test_kept_betas_are_doubted_beyond_what_was_tried(steps: int, batch: int, doubt: str) -> None:
     """Kept betas are doubted where the batch outgrew what was tried, or leaves too few steps."""
@@ -271,14 +272,49 @@ def test_a_recipe_is_changed_on_the_command_line(
 
 
 def test_another_schedule_was_not_what_was_measured() -> None:
-    """A recipe with another schedule has no evidence; with the same one it is the recipe itself."""
+    """A recipe with another schedule keeps on record which search found its values, and nothing
+    that was measured; with the same one it is the recipe itself."""
     recipe = Recipe.default()
     other = recipe.with_schedule(final=0.25)
     assert other.schedule == replace(recipe.schedule, final=0.25)
     assert recipe.evidence is not None
-    assert other == replace(recipe, schedule=other.schedule, evidence=None)
+    assert other.evidence == replace(recipe.evidence, rungs=(), chosen=None)
+    assert other.evidence.trials == recipe.evidence.trials > 0
+    assert other == replace(recipe, schedule=other.schedule, evidence=other.evidence)
     assert recipe.with_schedule(warmup=recipe.schedule.warmup) is recipe
     assert "'warm_up'" in error_of(lambda: recipe.with_schedule(warm_up=0.1))
+    unused = error_of(lambda: recipe.with_schedule(decay=0.3))
+    assert "a cosine schedule has no decay, which would change nothing: choose wsd" in unused
+    assert "choose cosine or wsd" in error_of(
+        lambda: recipe.with_schedule(kind="constant", final=0.5)
+    )
+    assert recipe.with_schedule(kind="wsd", decay=0.3).schedule.decay == 0.3
+
+
+def test_a_search_begins_with_the_rules_and_the_schedule_that_are_given() -> None:
+    """Flags that are given are those of the recipe it starts from; without any it is the recipe."""
+    recipe = make_recipe()
+    assert StudyConfig(data="tokens").with_choices(recipe) is recipe
+    given: dict[str, Any] = {"schedule": "wsd", "warmup": 0.1, "final": 0.2, "decay": 0.3}
+    config = StudyConfig(data="tokens", token_exponent=0.25, beta_rule="keep", **given)
+    schedule = {"kind": "wsd", "warmup": 0.1, "final": 0.2, "decay": 0.3}
+    ruled = recipe.with_rules(token_exponent=0.25, beta_rule="keep")
+    assert config.with_choices(recipe) == ruled.with_schedule(**schedule)
+
+
+def test_the_horizon_is_measured_as_far_as_it_was_fitted() -> None:
+    """What a recipe's fit says of tokens counts as measured: only beyond it the exponent is
+    doubted."""
+    recipe = Recipe.default()
+    assert recipe.evidence is not None
+    checked = recipe.evidence.ranges(recipe.base)["tokens"][1]
+    far = Ratios(tokens=200 * checked)
+    assert list(far_horizon(recipe, far))
+    reach = 16 * checked * recipe.base.tokens
+    fitted = replace(recipe, provenance={**recipe.provenance, "horizon_tokens_to": reach})
+    assert not list(far_horizon(fitted, far))
+    (line,) = far_horizon(fitted, Ratios(tokens=1600 * checked))
+    assert line.startswith(f"the tokens grow x{1600 * checked:,.0f}, x100 of what was measured")
 
 
 def test_a_decay_that_does_nothing_is_said() -> None:

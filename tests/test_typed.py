@@ -93,6 +93,22 @@ def test_a_worker_on_a_list_of_trials_names_no_search_to_end(
     assert capsys.readouterr().err == ""
 
 
+def test_a_name_with_an_equals_sign_is_one_word(
+    data: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The data that the next command names are those of the search, whatever they are called."""
+    (tmp_path / "vocab=7").symlink_to(data)
+    given = ["--data", f"{tmp_path}/vocab=7", "--no-compile", *SIZES.split()]
+    store = ["--store", f"{tmp_path}/s.db"]
+    assert run(["search", "start", "--trials=1", *store, *given], monkeypatch) == 0
+    capsys.readouterr()
+    assert run(["search", "status", *store], monkeypatch) == 0
+    assert f"--data {tmp_path}/vocab=7" in capsys.readouterr().err
+
+
 def test_the_page_of_a_search_in_python_has_its_call(data: str, tmp_path: Path) -> None:
     """Run as code, the call on the page goes on with the search and trains no more."""
     base = cdp.Scale(width=64, depth=1, batch=64, tokens=256)

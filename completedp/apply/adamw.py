@@ -100,8 +100,8 @@ class AdamW(torch.optim.AdamW):
         for group in state["param_groups"]:
             if group.get("amsgrad"):
                 raise CompletedpError("the optimizer state is of amsgrad, which is not supported")
-        for parameter, moments in state["state"].items():
-            _check_state(parameter, moments)
+            for parameter in group["params"]:  # beside others there may be another optimizer's
+                _check_state(parameter, state["state"].get(parameter, {}))
         super().__setstate__(state)
         self._known = {}
         for group in self.param_groups:  # how torch's AdamW ran says nothing about this one
@@ -210,9 +210,9 @@ def _check(values: dict[str, Any]) -> None:
             raise CompletedpError(f"{name} = {beta!r} must be below 1")
 
 
-def _check_state(parameter: Any, state: dict[str, Any]) -> None:
+def _check_state(parameter: Tensor, state: dict[str, Any]) -> None:
     """The state of one parameter must be AdamW's, and of its shape."""
-    if not isinstance(parameter, Tensor) or not state:
+    if not state:
         return
     for name in ("step", *_MOMENTS):
         if name not in state:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +14,12 @@ from completedp.common.errors import CompletedpError
 
 def draw(tensor: TensorPlan, seed: int) -> Tensor:
     """One tensor's initial values, float32 on the CPU, so that they are the same everywhere."""
+    here: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever is the default
     if tensor.init_std is None:
-        return torch.full(tensor.info.shape, tensor.init_value or 0.0)
+        return torch.full(tensor.info.shape, tensor.init_value or 0.0, **here)
     key = blake2b(f"{seed}/{tensor.name}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(key, "little") >> 1)
-    drawn = torch.randn(tensor.info.shape, generator=generator) * tensor.init_std
+    generator = torch.Generator("cpu").manual_seed(int.from_bytes(key, "little") >> 1)
+    drawn = torch.randn(tensor.info.shape, generator=generator, **here) * tensor.init_std
     if tensor.info.padding is not None:
         drawn[tensor.info.padding] = 0.0  # no gradient ever reaches it
     return drawn

@@ -152,7 +152,8 @@ class ModelMap(Sequence[TensorInfo]):
         declared = declared_head_dim(self.model)
         if declared is not None:
             return declared
-        normed = next((t.width for t in self if t.role is Role.QK_NORM), None)
+        # One number a head, as a temperature is, says nothing of its size.
+        normed = next((t.width for t in self if t.role is Role.QK_NORM and t.width > 1), None)
         said = (getattr(module, "head_dim", None) for module in self.model.modules())
         return normed or next((size for size in said if isinstance(size, int)), None)
 

@@ -21,7 +21,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,19 @@ BUFFERS = {
 """Of a model's own, by the branch whose multiplier they are."""
 
 
+def shape_of(name: str, depth: int) -> tuple[int, ...]:
+    """The shape of a buffer that a model may have for multipliers."""
+    return () if name == BUFFERS[OUTPUT] else (depth, 2)
+
+
+def is_for_multipliers(buffer: object, name: str, depth: int) -> TypeGuard[Tensor]:
+    """Whether a buffer of that name is for multipliers: one of another shape is the model's own, as
+    a parameter is."""
+    if not isinstance(buffer, Tensor) or isinstance(buffer, nn.Parameter):
+        return False
+    return name in BUFFERS.values() and buffer.shape == shape_of(name, depth)
+
+
 def choose_ways(
     model_map: ModelMap, tensors: Sequence[TensorPlan], recipe: Recipe, wanted: str
 ) -> dict[str, Way]:
@@ -60,12 +73,12 @@ def choose_ways(
     inner, depth = unwrapped(model_map.model), model_map.depth
     ways: dict[str, Way] = {}
     for branch, name in BUFFERS.items():
-        buffer, shape = getattr(inner, name, None), () if branch == OUTPUT else (depth, 2)
-        has_buffer = isinstance(buffer, Tensor) and buffer.shape == shape
+        has_buffer = is_for_multipliers(getattr(inner, name, None), name, depth)
         if wanted == "buffer" and not has_buffer and depth:
             raise CompletedpError(
-                f"{type(inner).__name__} has no buffer {name} of shape {list(shape)} that its "
-                'forward pass multiplies by: use multipliers="auto"'
+                f"{type(inner).__name__} has no buffer {name} of shape "
+                f"{list(shape_of(name, depth))} that its forward pass multiplies by: "
+                'use multipliers="auto"'
             )
         why_not = why_not_folded(branch, model_map, tensors)
         if wanted == "fold" and why_not:
@@ -234,7 +247,7 @@ def attach(plan: PlanNumbers) -> None:
     model = unwrapped(plan.model)
     for name, value in plan.buffers.items():
         buffer = getattr(model, name, None)
-        if isinstance(buffer, Tensor):
+        if is_for_multipliers(buffer, name, plan.map.depth):
             buffer.copy_(torch.tensor(value, dtype=torch.float64))
     for name, value in settings(plan).items():
         set_everywhere(model, name, value)
@@ -266,9 +279,9 @@ def not_attached(plan: PlanNumbers) -> Iterator[str]:
             yield f"{path} has no hook that multiplies by {factor:.6g}: {call}"
     for name, value in plan.buffers.items():
         buffer, planned = getattr(model, name, None), torch.tensor(value, dtype=torch.float64)
-        if isinstance(buffer, Tensor) and not buffer.is_meta:
+        if is_for_multipliers(buffer, name, plan.map.depth) and not buffer.is_meta:
             held = buffer.detach().cpu().double()
-            if held.shape == planned.shape and not torch.allclose(held, planned, rtol=1e-6):
+            if not torch.allclose(held, planned, rtol=1e-6):
                 yield f"the buffer {name} does not hold the planned multipliers: {call}"
     for name, value in settings(plan).items():
         if not math.isclose(found := setting(config_of(model), name, math.nan), value):

@@ -114,7 +114,10 @@ def _answer(norm: nn.Module, vectors: Mapping[str, Tensor], times: float = 1.0) 
         name: torch.zeros(p.shape, device="cpu") for name, p in norm.named_parameters(recurse=False)
     }
     stand_in = object.__new__(type(norm))
-    stand_in.__dict__.update(norm.__dict__, _parameters={**zeros, **vectors})
+    own = {name: buffer.clone() for name, buffer in norm._buffers.items() if buffer is not None}
+    stand_in.__dict__.update(
+        norm.__dict__, _parameters={**zeros, **vectors}, _buffers={**norm._buffers, **own}
+    )
     size = max((zero.shape[-1] for zero in zeros.values() if zero.ndim), default=4)
     x = times * torch.linspace(-1.0, 2.0, size, device="cpu")
     for shape in ((1, 2, size), (2, size)):  # a stream, or what a norm of heads may be given

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Plan(PlanNumbers):
     """What to do with a model at a target scale. Prints as a table.
 
-    Values are torch's: lr and eps per step, weight decay as a multiple of lr.
+    Values are torch's: lr and eps per step, weight decay as a multiple of lr (or by itself, where
+    the rules say `independent`; `param_groups` has torch's).
 
     >>> import completedp as cdp
     >>> recipe = cdp.Recipe.shipped("adamw-reference").with_values(lr=0.004)

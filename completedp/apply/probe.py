@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from completedp.apply.factors import own_factors
 from completedp.apply.heads import head_dim_by_shapes, why_not_called
 from completedp.apply.model_map import PROBED, ModelMap, TensorInfo
-from completedp.apply.multipliers import BUFFERS, OUTPUT, hook_places
+from completedp.apply.multipliers import BUFFERS, OUTPUT, hook_places, is_for_multipliers
 from completedp.apply.names import canonical_name
 from completedp.apply.own_scales import scale_of_table
 from completedp.apply.sizes import sizes
@@ -363,10 +363,8 @@ def _unused_buffers(subject: Subject) -> Iterator[str]:
     """Of buffers that look like the model's own multipliers, those without an effect."""
     before = subject.outputs.get("logits")
     for branch, name in BUFFERS.items():
-        buffer, depth = subject.values.get(name), len(subject.map.blocks)
-        if before is None or buffer is None:
-            continue
-        if buffer.shape != (() if branch == OUTPUT else (depth, 2)):
+        buffer = subject.values.get(name)
+        if before is None or not is_for_multipliers(buffer, name, subject.map.depth):
             continue
         changed = buffer.clone()
         part = changed if branch == OUTPUT else changed[:, BRANCHES.index(branch)]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from completedp.apply.attention import SeenAttention
 from completedp.apply.model_map import SIZED, ModelMap, TensorInfo
-from completedp.apply.multipliers import BUFFERS, is_multiplier
+from completedp.apply.multipliers import BUFFERS, is_for_multipliers, is_multiplier
 from completedp.apply.own_scales import scale_of_table
 from completedp.apply.settings import is_same_constant
 from completedp.apply.structure import fans, is_norm
@@ -64,7 +64,11 @@ def sizes(model_map: ModelMap) -> dict[str, float]:
     try:
         for draw in range(DRAWS):
             values = drawn(model_map, _neutral, seed=draw)
-            ones = {k: torch.ones_like(values[k]) for k in BUFFERS.values() if k in values}
+            ones = {
+                name: torch.ones_like(values[name])
+                for name in BUFFERS.values()
+                if is_for_multipliers(values.get(name), name, model_map.depth)
+            }
             with (
                 torch.no_grad(),
                 _without_multipliers(model_map),

@@ -39,6 +39,10 @@ class Stepper(Optimizer):
         self._optimizer, self._update = optimizer, update
         super().__init__(groups, {})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """With what torch's own leaves out: copies and pickles need it."""
+        return {**super().__getstate__(), "_optimizer": self._optimizer, "_update": self._update}
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update every parameter that has a gradient."""
@@ -92,6 +96,10 @@ class Together(Optimizer):
         for part in self.parts:
             part.step()
         return loss
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the parts, which torch's own leaves out: copies and pickles need them."""
+        return {**super().__getstate__(), "parts": self.parts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

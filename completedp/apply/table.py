@@ -117,6 +117,8 @@ def _head(plan: PlanNumbers, layout: _Layout) -> list[str]:
                 for name in names
             )
             lines.append(f"  {key:<7} {', '.join(spans)}")
+    if rules.weight_decay == "independent":
+        lines.append("  decay   is not multiplied by lr, as that in param_groups() is")
     if any(tensor.borrowed for tensor in plan.tensors):
         lines.append(f"  {BORROWED}       of a type that the recipe does not know")
     if not layout.changes:

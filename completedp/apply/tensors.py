@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -220,6 +220,14 @@ class PlanNumbers:
                 self.output_multiplier if self.ways["output"] == "buffer" else 1.0
             ),
         }
+
+    def __iter__(self) -> Iterator[TensorPlan]:
+        return iter(self.tensors)
+
+    def __contains__(self, item: object) -> bool:
+        if isinstance(item, str):
+            return any(tensor.name == canonical_name(item) for tensor in self)
+        return item in self.tensors
 
     def __getitem__(self, name: str) -> TensorPlan:
         """The plan of one tensor, by its name."""

@@ -117,8 +117,10 @@ def begins(
     `smaller` has what the same command would train with other flags, of which `ways` are tried;
     `trials` are those of a search, which may be fewer.
     """
+    from completedp.studies.session import warn_of_data
     from completedp.training.estimate import estimate_trials, say_estimate
 
+    warn_of_data(runner.task, ahead.left)
     found = estimate_trials(runner, recipe, ahead.left, peak=verb.peak)
     if verb.dry_run:
         print_estimate(found, as_json)

@@ -36,10 +36,12 @@ class FitHorizonVerb(HorizonConfig, WorkerConfig, PatientOptions, Verb):
         from completedp.evidence.horizon import horizon_left, run_horizon
         from completedp.studies.objective import runner_of
         from completedp.studies.run import start_from
+        from completedp.studies.session import warn_of_base
 
         config, options = as_config(self, HorizonConfig), as_config(self, WorkerConfig)
         grid, out = as_config(self, HorizonGrid), Path(self.out)
         task, recipe = start_from(config)
+        warn_of_base(task, recipe.base)
         ahead = horizon_left(grid, task, recipe, out, self.store)
 
         def smaller(flags: Flags) -> Work:
@@ -63,6 +65,6 @@ class FitHorizonVerb(HorizonConfig, WorkerConfig, PatientOptions, Verb):
         if self.json:
             print_json(found.to_dict())
         else:
-            print(f"{found}\n\n{self.out}: token_exponent {found.recipe.rules.token_exponent:g}")
+            print(f"{found}\n\n{self.out}: {found.outcome}")
             name_next(f"completedp recipe show {shlex.quote(self.out)}")
         return 0

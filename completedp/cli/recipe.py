@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
 from completedp.cli.shared import Verb, name_next, register, show
 from completedp.common.errors import CompletedpError
+from completedp.studies.config import ScheduleKind
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import BetaRule, ParameterisationName
 
@@ -85,7 +86,7 @@ class ChangeVerb:
     """The power of the tokens that learning rates fall by."""
     beta_rule: BetaRule | None = None
     """Betas at the target: by the rule (linear, power), or the base's (keep)."""
-    schedule: Literal["cosine", "constant", "wsd"] | None = None
+    schedule: ScheduleKind | None = None
     """The shape of the learning rate over a run; wsd is warm-up, stable, decay."""
     warmup: float | None = None
     """Fraction of the steps over which the rate rises."""

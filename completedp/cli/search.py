@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from completedp.cli.costs import Work
     from completedp.cli.shared import Flags
     from completedp.studies.objective import Objective
+    from completedp.studies.outlook import Outlook
     from completedp.studies.status import Status
     from completedp.studies.store import Study
 
@@ -53,12 +54,11 @@ class StartVerb(StudyConfig, WorkerConfig, PatientOptions):
         """Search, and say what was found."""
         from completedp.studies.outlook import outlook, searched
         from completedp.studies.run import open_study
-        from completedp.studies.session import warn_of_base, warn_of_data, work_shown
+        from completedp.studies.session import warn_of_base, work_shown
         from completedp.studies.store import Store
 
         objective = self._objective(as_config(self, StudyConfig))
-        warn_of_base(objective)
-        warn_of_data(objective, [site.scale for site in objective.spec.sites])
+        warn_of_base(objective.task, objective.recipe.base)
         spec, runner = objective.spec, objective.runner
         ahead = outlook(searched(spec), self.store, self.study)
 
@@ -201,7 +201,9 @@ class StatusVerb(Place):
 
         typed = noted_command(study) or ""
         if typed.startswith("completedp search "):
-            words = [part for word in shlex.split(typed) for part in word.split("=", 1)]
+            words = []
+            for word in shlex.split(typed):
+                words += word.split("=", 1) if word.startswith("--") else [word]
             names = {"model": None, "loss": None, "data": DATA}
             given = {
                 name: words[words.index(f"--{name}") + 1] if f"--{name}" in words else usual
@@ -276,8 +278,7 @@ class BestVerb(Place, WorkerConfig, Sources, PatientOptions):
     def run(self) -> int:
         """Measure, choose and write."""
         from completedp.studies.objective import Objective
-        from completedp.studies.outlook import Outlook
-        from completedp.studies.run import best, trials_for_best
+        from completedp.studies.run import best, ladder_outlook
         from completedp.studies.session import shown_rungs
         from completedp.studies.store import Store
         from completedp.tasks.data import DEFAULT_CONTEXT
@@ -292,18 +293,16 @@ class BestVerb(Place, WorkerConfig, Sources, PatientOptions):
             objective = Objective.of(study, sources, options)
             asked = {"rungs": self.rungs, "seeds": self.seeds}
 
-            def with_flags(flags: Flags) -> Work:
-                trials = trials_for_best(study, objective, **{**asked, **flags})
-                return objective.runner, objective.recipe, trials
+            def ahead(flags: Flags) -> Outlook:
+                return ladder_outlook(study, objective, **{**asked, **flags})
 
-            runner, recipe, most = with_flags({})
-            # A ladder that was begun goes on by the same command, --anyway with it.
+            runner, recipe = objective.runner, objective.recipe
             if not begins(
                 self,
                 runner,
                 recipe,
-                Outlook(left=most, begun=False),
-                with_flags,
+                ahead({}),
+                lambda flags: (runner, recipe, ahead(flags).left),
                 as_json=self.json,
                 ways=_SMALLER_LADDERS,
                 hint="take lower --rungs, fewer --seeds or a GPU",
@@ -441,11 +440,8 @@ def _writable(out: str) -> Path:
     path = user_path(out)
     if path.is_dir():
         raise CompletedpError(f"{out!r} is a folder: name a file in it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CompletedpError(f"{out!r} cannot be written: {error.strerror}") from None
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not os.access(there, os.W_OK) or (there != path and not there.is_dir()):
         raise CompletedpError(f"{out!r} cannot be written: name a file in a folder of yours")
     if path.exists() and is_sqlite(path):
         raise CompletedpError(f"{out!r} is a database, not to be lost: name another file")

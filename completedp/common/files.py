@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -201,9 +201,11 @@ def temporary_beside(path: Path, *, folder: bool = False) -> Iterator[Path]:
         except OSError as error:
             error.filename = str(path)  # nobody knows of the other
             raise
-        with _opened(temporary) as handle:
-            _is_ours(handle)
-            if not temporary.exists():  # cleared away by another process before it was locked
+        with ExitStack() as stack:
+            # Another process may clear it away until it is locked.
+            with suppress(FileNotFoundError):
+                _is_ours(stack.enter_context(_opened(temporary)))
+            if not temporary.exists():
                 continue
             try:
                 yield temporary

@@ -24,7 +24,8 @@ from completedp.lm.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
 from completedp.lm.tokens import TOKENIZER, Manifest
 from completedp.tasks.data import Data, Stream
 from completedp.tasks.losses import logits_of
-from completedp.tasks.task import Task, give_memory
+from completedp.tasks.task import Task
+from completedp.tasks.weights import give_memory
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.checkpoint import load_weights

@@ -45,18 +45,18 @@ from completedp.studies.listed import listed_losses, listed_spec, plan_of, trial
 from completedp.studies.objective import runner_of
 from completedp.studies.outlook import Outlook, outlook
 from completedp.studies.run import open_study, start
+from completedp.studies.session import say_outlook, warn_of_base
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store, Study
 from completedp.studies.typed import call_of, typed_command
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import REFERENCE, MakeModel, Task
-from completedp.theory.horizon import BATCH_HOLDS_TO, CRITICAL_BATCH
+from completedp.theory.horizon import BATCH_HOLDS_TO, CRITICAL_BATCH, TOKENS_TO
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training import loop
 from completedp.training.config import TrainConfig
-from completedp.training.estimate import estimate_trials, say_estimate
 from completedp.training.folder import Result, steps_done
 
 STUDY = "horizon"
@@ -134,9 +134,9 @@ def fit_horizon(
         overrides=overrides,
     )
     options = WorkerConfig(slots=slots, device=device, compile=compile)
-    if not quiet:
-        left = horizon_left(grid, task, begin, Path(out), store).left
-        say_estimate(estimate_trials(runner_of(task, options), begin, left))
+    warn_of_base(task, begin.base)
+    ahead = horizon_left(grid, task, begin, Path(out), store)
+    say_outlook(runner_of(task, options), begin, ahead, less="fewer factors or seeds", quiet=quiet)
     return run_horizon(grid, task, begin, Path(out), options, store=store, quiet=quiet, call=call)
 
 
@@ -384,12 +384,15 @@ def _fitted_recipe(result: HorizonResult) -> Recipe:
     """The recipe with the fitted exponent, as far as the rules allow, and the evidence for it."""
     fit, recipe = result.fitted, result.before
     fitted = fit.exponent is not None
+    alone = None if fit is result.tokens else result.tokens
     known: dict[str, float | str | None] = {
         "horizon_grows": fit.what if fitted else None,
-        "horizon_tokens_to": recipe.base.tokens * fit.largest.factor if fitted else None,
+        TOKENS_TO: recipe.base.tokens * fit.largest.factor if fitted else None,
         "horizon_seeds": result.grid.seeds if fitted else None,
         "horizon_token_exponent": fit.exponent,
         "horizon_token_exponent_error": fit.error,
+        "horizon_token_exponent_alone": alone and alone.exponent,
+        "horizon_token_exponent_alone_error": alone and alone.error,
         "horizon_batch_exponent": None if result.batch is None else result.batch.exponent,
         "horizon_batch_exponent_error": None if result.batch is None else result.batch.error,
         BATCH_HOLDS_TO: result.batch_holds_to,

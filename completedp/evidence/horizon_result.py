@@ -43,6 +43,15 @@ class HorizonResult:
         return self.both or self.tokens
 
     @property
+    def outcome(self) -> str:
+        """What the recipe has for it, in a line."""
+        exponent = f"token_exponent {self.recipe.rules.token_exponent:g}"
+        if self.fitted.exponent is not None:
+            return exponent
+        grown = ", as the batch grows along" if self.both is not None else ""
+        return f"{exponent}, as before: none was fitted{grown}"
+
+    @property
     def is_batch_known(self) -> bool:
         """Whether the recipe is to record the critical batch."""
         return is_batch_known(self.critical_batch, self.critical_batch_error)
@@ -71,11 +80,11 @@ class HorizonResult:
 def horizon_text(result: HorizonResult) -> str:
     """All that was fitted."""
     printed = result.before.rules.token_exponent
-    parts = [_fit_text(result.tokens, printed, "token exponent")]
+    parts = [_fit_text(result.tokens, printed, "token exponent") + _nearest(result, result.tokens)]
     if result.both is not None:
         growth = result.grid.batch_growth
         title = f"token exponent with the batch growing as tokens^{growth:g}"
-        parts.append(_fit_text(result.both, printed, title))
+        parts.append(_fit_text(result.both, printed, title) + _nearest(result, result.both))
     if result.batch is not None:
         parts.append(_fit_text(result.batch, 0.5, "batch exponent") + _holds(result))
     if result.critical_batch is not None:
@@ -119,9 +128,14 @@ def _verdict(fit: Fit, printed: float) -> str:
     else:
         said += f"; {printed:g} costs {cost.cost:.4f}{_plus_minus(cost.error, '.4f')} nats"
         said += f" at x{fit.largest.factor:g}"
-    if not 0 <= fit.exponent <= 1 and fit.what != BATCH:
-        said += "; the rules take exponents from 0 to 1, so the recipe has the nearest of them"
     return said
+
+
+def _nearest(result: HorizonResult, fit: Fit) -> str:
+    """Where the recipe cannot have what was fitted for it."""
+    if fit is not result.fitted or fit.exponent is None or 0 <= fit.exponent <= 1:
+        return ""
+    return "\nthe rules take exponents from 0 to 1, so the recipe has the nearest of them"
 
 
 def _costs(fit: Fit) -> list[str]:

@@ -20,7 +20,7 @@ from completedp.evidence.plots import check_svg, require_matplotlib
 from completedp.evidence.result import CheckResult
 from completedp.evidence.rows import Row
 from completedp.evidence.scaling import Measurement, forewarn, sweep
-from completedp.studies.typed import typed_command
+from completedp.studies.typed import call_of, typed_command
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel
 from completedp.theory.recipe import Recipe
@@ -64,10 +64,11 @@ def coordcheck(
     >>> sorted({row.axis for row in check.rows})
     ['depth', 'width']
     """
+    call = call_of(coordcheck, locals())
     given = {"data": data, "loss": loss, "overrides": overrides, "recipe": recipe}
     sizes = {"widths": widths, "depths": depths, "parameterisations": parameterisations}
     check = make_check(make, **given, settings=_settings(sizes | settings), usual=_QUICK)
-    return run_check(COORDCHECK, check, out, quiet=quiet)
+    return run_check(COORDCHECK, check, out, quiet=quiet, call=call)
 
 
 def gradcheck(
@@ -94,14 +95,20 @@ def gradcheck(
     >>> len(check.rows) > 20
     True
     """
+    call = call_of(gradcheck, locals())
     given = {"data": data, "loss": loss, "overrides": overrides, "recipe": recipe}
     sizes = {"widths": widths, "depths": depths, "parameterisations": parameterisations}
     check = make_check(make, **given, settings=_settings(sizes | settings), usual=_QUICK)
-    return run_check(GRADCHECK, check, out, quiet=quiet)
+    return run_check(GRADCHECK, check, out, quiet=quiet, call=call)
 
 
 def run_check(
-    name: str, check: Check, out: str | Path | None = None, *, quiet: bool = False
+    name: str,
+    check: Check,
+    out: str | Path | None = None,
+    *,
+    quiet: bool = False,
+    call: str | None = None,
 ) -> CheckResult:
     """`coordcheck` or `gradcheck`; with `out`, NAME.json and NAME.svg go there."""
     if name == GRADCHECK and check.steps < 2:
@@ -118,7 +125,7 @@ def run_check(
         forewarn(check)
         result = judge(name, check, measure_all(check, quiet=quiet))
     if folder is not None:
-        write_check(result, folder)
+        write_check(result, folder, call)
     return result
 
 
@@ -152,9 +159,10 @@ def judge(name: str, check: Check, measurements: Sequence[Measurement]) -> Check
     return CheckResult(check=name, checked=check, rows=rows)
 
 
-def write_check(result: CheckResult, folder: Path) -> None:
-    """The numbers as JSON and the plot as SVG."""
-    write_json(folder / f"{result.check}.json", result.to_dict() | {"command": typed_command()})
+def write_check(result: CheckResult, folder: Path, call: str | None = None) -> None:
+    """The numbers as JSON, with the command or the call in Python, and the plot as SVG."""
+    noted = {"command": typed_command() or call}
+    write_json(folder / f"{result.check}.json", result.to_dict() | noted)
     write_text_atomically(folder / f"{result.check}.svg", check_svg(result))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from torch import nn
 
 from completedp.apply.cautions import (
@@ -20,6 +19,7 @@ from completedp.apply.cautions import (
 )
 from completedp.apply.classify import classify, size_of
 from completedp.apply.model_map import PROBED, SIZED, ModelMap
+from completedp.apply.multipliers import BUFFERS, is_for_multipliers
 from completedp.apply.plan import Plan, make_plan
 from completedp.apply.settings import is_same_constant
 from completedp.apply.sizes import LEAST, moved
@@ -29,7 +29,8 @@ from completedp.evidence.check import Check
 from completedp.evidence.measure import Sizes, measure
 from completedp.evidence.rows import TIED_TOLERANCE, Row, verdict
 from completedp.tasks.losses import next_token_loss
-from completedp.tasks.task import REFERENCE, give_memory
+from completedp.tasks.task import REFERENCE
+from completedp.tasks.weights import give_memory
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules
@@ -242,7 +243,8 @@ def _planned(check: Check, recipe: Recipe, target: Scale, seed: int) -> tuple[nn
 def _plan(check: Check, recipe: Recipe, target: Scale) -> tuple[nn.Module, Plan]:
     """A model of that size, and its plan. Multipliers are never folded: sizes are without them."""
     model = _model(check, target)
-    has_buffer = isinstance(getattr(model, "residual_multipliers", None), torch.Tensor)
+    name = BUFFERS["attn"]
+    has_buffer = is_for_multipliers(getattr(model, name, None), name, target.depth)
     way = "buffer" if has_buffer else "hook"
     return model, make_plan(model, recipe, target, overrides=check.task.overrides, multipliers=way)
 

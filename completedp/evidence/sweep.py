@@ -32,6 +32,7 @@ from completedp.studies.listed import listed_losses, listed_spec, plan_of, trial
 from completedp.studies.objective import runner_of
 from completedp.studies.outlook import outlook
 from completedp.studies.run import open_study, start
+from completedp.studies.session import say_outlook
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
 from completedp.studies.typed import call_of, typed_command
@@ -40,7 +41,6 @@ from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, Task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
-from completedp.training.estimate import estimate_trials, say_estimate
 
 STUDY = "sweep"
 
@@ -157,9 +157,8 @@ def sweep(
         overrides=overrides,
     )
     options = WorkerConfig(slots=slots, device=device, compile=compile)
-    if not quiet:
-        left = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY).left
-        say_estimate(estimate_trials(runner_of(task, options), begin, left))
+    ahead = outlook(sweep_trials(grid, task, begin), store_of(Path(out), store), STUDY)
+    say_outlook(runner_of(task, options), begin, ahead, less="fewer factors or seeds", quiet=quiet)
     return run_sweep(grid, task, begin, Path(out), options, store=store, quiet=quiet, call=call)
 
 

@@ -63,6 +63,10 @@ class ModelConfig(Shape):
             )
         if self.head_dim % 2:
             raise CompletedpError(f"head_dim {self.head_dim} must be even for rotary positions")
+        if not self.hidden:
+            raise CompletedpError(
+                f"mlp_ratio {self.mlp_ratio:g} of width {self.width} leaves no feature: take more"
+            )
 
     @property
     def heads(self) -> int:
@@ -263,10 +267,12 @@ rotary_angles._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def _rotary_table(
     length: int, head_dim: int, theta: float, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    pairs = torch.arange(0, head_dim, 2, dtype=torch.float64)
-    positions = torch.arange(length, dtype=torch.float64)
-    angles = torch.outer(positions, theta ** (-pairs / head_dim))[:, None, :]
-    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+    # What is kept for all callers must not be of the first one's mode or default device.
+    with torch.inference_mode(False), torch.device("cpu"):
+        pairs = torch.arange(0, head_dim, 2, dtype=torch.float64)
+        positions = torch.arange(length, dtype=torch.float64)
+        angles = torch.outer(positions, theta ** (-pairs / head_dim))[:, None, :]
+        return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
 
 
 def rotate(x_BTHK: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

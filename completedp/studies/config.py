@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from completedp.common.checks import check_number, check_path, check_whole
 from completedp.common.flags import off
 from completedp.tasks.config import TaskConfig
+from completedp.theory.recipe import Recipe
 from completedp.theory.rules import BetaRule
 
 LONGEST_LEASE_SECONDS = 600.0
@@ -18,6 +20,7 @@ is chosen at the base alone may not carry."""
 REACH = 4.0
 """Octaves that a coordinate may go to either side of the start."""
 SpaceKind = Literal["global", "type", "staged", "paper", "kronecker", "full"]
+ScheduleKind = Literal["cosine", "constant", "wsd"]
 EngineName = Literal["recombine", "trust-region", "cma-es", "random", "paper-grid", "tpe", "gp"]
 
 
@@ -42,16 +45,40 @@ class BaseConfig(TaskConfig):
     beta_rule: BetaRule | None = None
     """What betas do as batch and tokens grow; the recipe's if not given, of a base of your own
     linear. keep: nothing."""
+    schedule: ScheduleKind | None = None
+    """The learning rate over a run; the recipe's if not given, of a base of your own cosine. wsd is
+    warm-up, stable, decay."""
+    warmup: float | None = None
+    """Fraction of the steps over which the rate rises."""
+    final: float | None = None
+    """What the rate ends at, as a fraction of its peak; of a base of your own 0."""
+    decay: float | None = None
+    """Of wsd: the last fraction of the steps, over which the rate falls."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_path("recipe", self.recipe)
 
+    def with_choices(self, recipe: Recipe) -> Recipe:
+        """A recipe with the rules and the schedule that are given."""
+        rules = {"token_exponent": self.token_exponent, "beta_rule": self.beta_rule}
+        schedule = {
+            "kind": self.schedule,
+            "warmup": self.warmup,
+            "final": self.final,
+            "decay": self.decay,
+        }
+        ruled = recipe.with_rules(**_given(rules))
+        return ruled.with_schedule(**_given(schedule))
+
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes of a base of the user's own."""
-        named = {name: getattr(self, name) for name in ("width", "depth", "batch", "tokens")}
-        return {name: size for name, size in named.items() if size is not None}
+        return _given({name: getattr(self, name) for name in ("width", "depth", "batch", "tokens")})
+
+
+def _given(choices: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: choice for name, choice in choices.items() if choice is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,19 +64,19 @@ def trials_to_climb(
     scales: Sequence[Scale],
     *,
     seeds: int,
-    kept: Kept,
+    kept: Kept | None = None,
     of_them: int | None = None,
 ) -> dict[Scale, int]:
     """How many trials `climb` trains at each scale, at most: who goes on is not known before.
 
-    `of_them` are as many as climb at all.
+    Those of `kept` are not trained again; `of_them` are as many as climb at all.
     """
     most = min(of_them or len(candidates), len(candidates))
     counts: dict[Scale, int] = {}
     for height, scale in enumerate(scales):
         fresh = _fresh_seeds(seeds, height)
         pairs = [(recipe, seed) for recipe in candidates.values() for seed in fresh]
-        known = sum(kept.get(recipe, scale, seed) is not None for recipe, seed in pairs)
+        known = sum(kept.get(recipe, scale, seed) is not None for recipe, seed in pairs if kept)
         counts[scale] = counts.get(scale, 0) + max(0, most * seeds - known)
         most = min(most, math.ceil(most / 2) + 1)
     return counts

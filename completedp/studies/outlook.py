@@ -37,8 +37,9 @@ def listed(study: Study) -> dict[Scale, int]:
     return dict(Counter(sites[cell.site].scale for cell in read_cells(study)))
 
 
-def left_of(study: Study, spec: StudySpec) -> dict[Scale, int]:
+def left_of(study: Study) -> dict[Scale, int]:
     """What a study has not finished yet, by scale."""
+    spec = StudySpec.from_dict(study.spec)
     every = listed(study) if spec.engine == CELLS else searched(spec)
     return _left(every, study, spec)
 
@@ -47,7 +48,11 @@ def outlook(wanted: Mapping[Scale, int], store: str, name: str) -> Outlook:
     """Of so many trials by scale, what a store's study has not finished yet."""
     with suppress(CompletedpError), Store(store, create=False) as opened:  # if there is one yet
         study = opened.study(name)
-        left = _left(wanted, study, StudySpec.from_dict(study.spec))
+        spec = StudySpec.from_dict(study.spec)
+        if spec.engine != CELLS:  # a budget that was raised is not lowered
+            granted = searched(spec)
+            wanted = {scale: max(n, granted.get(scale, 0)) for scale, n in wanted.items()}
+        left = _left(wanted, study, spec)
         return Outlook(left=left, begun=bool(study.trials(curves=False)))
     return Outlook(left=wanted, begun=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from completedp.studies.cells import NAME as CELLS
 from completedp.studies.config import LADDER, BaseConfig, StudyConfig
 from completedp.studies.ladder import START, Kept, climb, trials_to_climb
 from completedp.studies.objective import Objective, search_spec
+from completedp.studies.outlook import Outlook
 from completedp.studies.relative import Where, scales_of
 from completedp.studies.spec import StudySpec
 from completedp.studies.spent import device_seconds, ladder_time
@@ -104,9 +106,7 @@ def start_from(config: BaseConfig) -> tuple[Task, Recipe]:
         eval_examples=config.eval_sequences,
         overrides=overrides_from(config.override),
     )
-    rules = {"token_exponent": config.token_exponent, "beta_rule": config.beta_rule}
-    given = {name: choice for name, choice in rules.items() if choice is not None}
-    return task, recipe.with_rules(**given) if given else recipe
+    return task, config.with_choices(recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,21 +198,34 @@ def _was_evidence(key: str) -> bool:
     return key.startswith("rung_") or key in ("study", "engine", "space", "trials", "chosen")
 
 
-def trials_for_best(
+def ladder_outlook(
     study: Study,
     objective: Objective,
     *,
     rungs: Where | Sequence[Where] = LADDER,
     seeds: int = 4,
-) -> dict[Scale, int]:
-    """How many trials `best` trains at each scale, at most."""
+) -> Outlook:
+    """How many trials `best` is still to train at each scale, at most."""
     _check_is_search(study, objective)
     scales = _rungs(rungs, objective)
-    base, found, kept = objective.recipe.base, candidates(study, objective), Kept(study)
-    most = Counter(trials_to_climb(found, scales or [base], seeds=seeds, kept=kept))
-    if scales:  # then the winner and the start at the base
-        most += Counter(trials_to_climb(found, [base], seeds=seeds, kept=kept, of_them=2))
-    return {scale: count for scale, count in most.items() if count}
+    base, found = objective.recipe.base, candidates(study, objective)
+
+    def most(kept: Kept | None) -> Counter[Scale]:
+        counts = Counter(trials_to_climb(found, scales or [base], seeds=seeds, kept=kept))
+        if scales:  # then the winner and the start at the base
+            counts += Counter(trials_to_climb(found, [base], seeds=seeds, kept=kept, of_them=2))
+        return +counts
+
+    begun = study.get_note(_ASKED) == _asked(scales, seeds)
+    return Outlook(left=most(Kept(study)), begun=begun)
+
+
+_ASKED = "ladder asked for"
+"""The note that has which ladder was begun last."""
+
+
+def _asked(scales: Sequence[Scale], seeds: int) -> dict[str, Any]:
+    return {"rungs": [scale.to_dict() for scale in scales], "seeds": seeds}
 
 
 def _rungs(given: Where | Sequence[Where], objective: Objective) -> list[Scale]:
@@ -263,6 +276,8 @@ def best(
             climbed = [*climbed_by(two, [base.base]), *climbed]
         return climbed
 
+    with suppress(CompletedpError):  # without it somebody is asked once more, and no worse
+        study.set_note(_ASKED, _asked(scales, seeds))
     # Asked before anything is measured, which must not be lost with the store.
     trials, seconds = study.counts()["finished"], device_seconds(study)
     with ladder_time(study, device_name(objective.runner.device), seconds):

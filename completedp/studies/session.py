@@ -19,7 +19,7 @@ from completedp.studies.objective import Objective, search_spec
 from completedp.studies.outlook import Outlook, left_of, outlook, searched
 from completedp.studies.registry import DEFAULT_ENGINE
 from completedp.studies.relative import Where
-from completedp.studies.run import Best, best, open_study, start, trials_for_best
+from completedp.studies.run import Best, best, ladder_outlook, open_study, start
 from completedp.studies.staged import first_trials, has_stages
 from completedp.studies.status import Status, status
 from completedp.studies.store import Store, Study, TrialRow
@@ -27,12 +27,13 @@ from completedp.studies.typed import call_of, note_call
 from completedp.studies.worker import Fold, Progress, work
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
-from completedp.tasks.task import MakeModel
+from completedp.tasks.task import MakeModel, Task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.theory.trust import LARGER, small_base
 from completedp.training.cost import LONG_ON_CPU
 from completedp.training.estimate import estimate_trials, say_estimate
+from completedp.training.runner import Runner
 
 DEFAULT_SPACE = "staged"
 
@@ -112,9 +113,10 @@ def search(
     )
     options = WorkerConfig(slots=slots, device=device, compile=compile)
     objective = Objective(spec, task, options)
-    warn_of_base(objective)
-    objective.runner.in_slots(begin.base)  # a loss that cannot be is said before there is a study
-    say_outlook(objective, outlook(searched(spec), store, study), quiet=quiet)
+    warn_of_base(task, begin.base)
+    runner = objective.runner
+    runner.in_slots(begin.base)  # a loss that cannot be is said before there is a study
+    say_outlook(runner, begin, outlook(searched(spec), store, study), quiet=quiet)
     opened = Store(store)
     try:
         found = Search(opened, open_study(opened, study, spec), objective)
@@ -158,10 +160,10 @@ class Search:
     ) -> Best:
         """The same, with every candidate's losses on every rung."""
         try:
-            if not quiet or self.objective.runner.device.type == "cpu":
-                trials = trials_for_best(self.study, self.objective, rungs=rungs, seeds=seeds)
-                ahead, less = Outlook(left=trials, begun=False), "lower rungs, fewer seeds"
-                say_outlook(self.objective, ahead, less=less, quiet=quiet)
+            runner, recipe = self.objective.runner, self.objective.recipe
+            if not quiet or runner.device.type == "cpu":
+                ahead = ladder_outlook(self.study, self.objective, rungs=rungs, seeds=seeds)
+                say_outlook(runner, recipe, ahead, less="lower rungs, fewer seeds", quiet=quiet)
             with shown_rungs(quiet=quiet) as progress:
                 found = best(
                     self.study, self.objective, rungs=rungs, seeds=seeds, progress=progress
@@ -204,18 +206,20 @@ def _interrupted() -> KeyboardInterrupt:
 
 
 def say_outlook(
-    objective: Objective,
+    runner: Runner,
+    recipe: Recipe,
     ahead: Outlook,
     *,
     less: str = "fewer trials, a smaller base",
     quiet: bool = False,
 ) -> None:
     """Say what trials will take; of a CPU's hours even those are warned who want it quiet."""
+    warn_of_data(runner.task, ahead.left)
     # What was begun goes on: who began it knows.
-    is_unknown = objective.runner.device.type == "cpu" and not ahead.begun
+    is_unknown = runner.device.type == "cpu" and not ahead.begun
     if quiet and not is_unknown:
         return
-    found = estimate_trials(objective.runner, objective.recipe, ahead.left)
+    found = estimate_trials(runner, recipe, ahead.left)
     if not quiet:
         say_estimate(found)
     if is_unknown and found.seconds > LONG_ON_CPU:
@@ -225,18 +229,17 @@ def say_outlook(
         )
 
 
-def warn_of_base(objective: Objective) -> None:
-    """Say what is to doubt of the base before it is searched, and not when the search is paid."""
-    base = objective.recipe.base
-    parameters = sum(p.numel() for p in objective.task.blank(base).parameters())
-    each = base.tokens / parameters if objective.task.data.unit > 1 else None  # examples are none
+def warn_of_base(task: Task, base: Scale) -> None:
+    """Say what is to doubt of a base before it is trained on, and not when that is paid."""
+    parameters = sum(p.numel() for p in task.blank(base).parameters())
+    each = base.tokens / parameters if task.data.unit > 1 else None  # examples are none
     for line in small_base(base, LARGER, each):
         warn(line, ScaleWarning)
 
 
-def warn_of_data(objective: Objective, scales: Iterable[Scale]) -> None:
+def warn_of_data(task: Task, scales: Iterable[Scale]) -> None:
     """Say, once, what is to doubt of the text for what is trained on it."""
-    lines = (line for scale in scales for line in objective.task.data.cautions(scale))
+    lines = (line for scale in scales for line in task.data.cautions(scale))
     for line in dict.fromkeys(lines):
         warn(line, DataWarning)
 
@@ -246,8 +249,8 @@ def work_shown(
 ) -> None:
     """Work on a study until its budget is finished, with a line of progress."""
     counts, spec = study.counts(), objective.spec
-    left = left_of(study, spec)
-    warn_of_data(objective, left)
+    left = left_of(study)
+    warn_of_data(objective.task, left)
     if not quiet:
         size, stages = len(spec.space.coordinates), ""
         if has_stages(spec.space):

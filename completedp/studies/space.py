@@ -32,6 +32,7 @@ import numpy as np
 
 from completedp.common.checks import check_one_of
 from completedp.common.errors import CompletedpError
+from completedp.common.surface import command
 from completedp.studies.config import REACH, SpaceKind
 from completedp.studies.engines import Bounds
 from completedp.theory.hparams import Hyperparameters, check_coordinate, tunables_of
@@ -40,7 +41,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, MODULE_TYPES, Role
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Scale
-from completedp.theory.schedule import POWERS, Schedule
+from completedp.theory.schedule import POWERS, Schedule, kinds_with
 from completedp.theory.value import product
 
 KINDS: tuple[str, ...] = get_args(SpaceKind)
@@ -50,8 +51,6 @@ _LARGEST_ONE_MINUS_BETA = 0.999
 _SCHEDULE = "schedule/"
 SCHEDULED = ("warmup", "final", "decay", "power")
 """Parts of the schedule that can be tuned, multiplied like any value; fractions are at most 1."""
-_HAVE = {"final": ("cosine", "wsd"), "decay": ("wsd",), "power": ("cosine", "wsd")}
-"""The kinds of schedule that these parts change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +173,7 @@ def _in_blocks(name: str) -> bool:
 def _parts(schedule: Schedule) -> list[str]:
     """What is tuned of a schedule where nothing is said: all that it has, and that a multiplier
     changes, which a final rate of 0 is not."""
-    have = (name for name in SCHEDULED if schedule.kind in _HAVE.get(name, (schedule.kind,)))
-    return [name for name in have if getattr(schedule, name) > 0]
+    return [name for name in SCHEDULED if schedule.has(name) and getattr(schedule, name) > 0]
 
 
 def _scheduled(recipe: Recipe, coordinate: str) -> float:
@@ -185,20 +183,29 @@ def _scheduled(recipe: Recipe, coordinate: str) -> float:
         raise CompletedpError(
             f"the schedule has no {name!r} to tune: choose from {', '.join(SCHEDULED)}"
         )
-    kind = recipe.schedule.kind
-    if kind not in _HAVE.get(name, (kind,)):
+    schedule = recipe.schedule
+    value = getattr(schedule, name)
+    some = {} if value > 0 else {name: 0.1}
+    if not schedule.has(name):
+        kinds = kinds_with(name)
         raise CompletedpError(
-            f"a {kind} schedule has no {name} to tune: start from a recipe whose schedule is "
-            f"{' or '.join(_HAVE[name])} (completedp recipe change NAME --schedule "
-            f"{_HAVE[name][0]} --out start.json)"
+            f"a {schedule.kind} schedule has no {name} to tune, as {' or '.join(kinds)} has: "
+            f"{_beginning(kind=kinds[0], **some)}"
         )
-    value = getattr(recipe.schedule, name)
-    if not value > 0:
+    if some:
         raise CompletedpError(
-            f"the schedule's {name} is 0, which no multiplier changes: start from a recipe that "
-            f"has one (completedp recipe change NAME --{name} 0.1 --out start.json)"
+            f"the schedule's {name} is 0, which no multiplier changes: {_beginning(**some)}"
         )
     return value
+
+
+def _beginning(**parts: str | float) -> str:
+    """How to begin with another schedule, where users are."""
+    if command() is None:
+        given = ", ".join(f"{name}={value!r}" for name, value in parts.items())
+        return f"begin with recipe.with_schedule({given})"
+    flags = (f"--{'schedule' if n == 'kind' else n} {value}" for n, value in parts.items())
+    return f"give {' '.join(flags)}"
 
 
 def _moved(recipe: Recipe, coordinate: str, octaves: float) -> float:

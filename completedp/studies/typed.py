@@ -56,6 +56,9 @@ def call_of(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in given or _is(given[name], parameter.default):
             continue
+        if parameter.kind is parameter.VAR_KEYWORD:
+            words += [f"{key}={_written(value) or key}" for key, value in given[name].items()]
+            continue
         shown = _written(given[name]) or name
         positional = parameter.default is parameter.empty and parameter.kind is not _KEYWORD
         words.append(shown if positional else f"{name}={shown}")

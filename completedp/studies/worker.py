@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 
 from completedp.common.errors import CompletedpError
 from completedp.common.process import answered_signals
@@ -34,6 +35,8 @@ from completedp.training.devices import device_name
 from completedp.training.trials import Outcome, Stack, Trial
 
 _WAIT_SECONDS = 1.0
+_MACHINE = 0xEFFFFFFC
+"""What Linux calls the space of process numbers that no container has."""
 _FAREWELL_SECONDS = 5.0
 """How long a store that does not answer is asked to take the trials back."""
 
@@ -92,7 +95,7 @@ def work(
 
     Ctrl-C and SIGTERM end it, with its trials given back; what was trained of them is lost.
     """
-    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    name = name or f"{_here()}-{os.getpid()}"
     for worker in filter(_died_here, study.workers()):  # nobody has to wait for their leases
         study.take_back(worker=worker)
     fold = make_fold(study, objective)
@@ -180,10 +183,20 @@ def work(
         report(fold, done)
 
 
+def _here() -> str:
+    """Where processes have the numbers that they have here: this machine, or a container on it."""
+    host = socket.gethostname()
+    try:
+        space = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:  # no Linux
+        return host
+    return host if space == _MACHINE else f"{host}/{space}"
+
+
 def _died_here(worker: str) -> bool:
-    """Whether a worker, by its name, was a process of this machine that is gone."""
-    host, _, process = worker.rpartition("-")
-    if host != socket.gethostname() or not process.isdecimal():
+    """Whether a worker, by its name, was a process from here that is gone."""
+    where, _, process = worker.rpartition("-")
+    if where != _here() or not process.isdecimal():
         return False
     try:
         os.kill(int(process), 0)

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from completedp.common.errors import CompletedpError
@@ -70,9 +71,17 @@ def check_next_token(parts: tuple[Tensor, ...], split: str) -> None:
             f"the data for {split!r} have {len(parts)} part{'s' * (len(parts) != 1)} an example, "
             "and next-token loss takes two: give (inputs, targets), or loss="
         )
-    if (parts[1] < 0).any():
+    inputs, targets = parts
+    # Equal though shifted are only rows of one token.
+    if torch.equal(inputs, targets) and (inputs != inputs[..., :1]).any():
         raise CompletedpError(
-            f"the data for {split!r} have targets of {int(parts[1].min())}, and next-token loss "
+            f"the data for {split!r} have the inputs as targets, and next-token loss shifts "
+            "nothing, so a model would learn to copy: give (tokens[:-1], tokens[1:]) of each "
+            "example, or loss="
+        )
+    if (targets < 0).any():
+        raise CompletedpError(
+            f"the data for {split!r} have targets of {int(targets.min())}, and next-token loss "
             "leaves none out: give tokens, or a loss= that does, as F.cross_entropy does -100"
         )
 

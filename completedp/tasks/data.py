@@ -65,7 +65,8 @@ class Tokens:
     def batch(self, rows: Batch) -> Batch:
         """Inputs and targets, as the loss takes them; rows may have any leading dimensions."""
         windows = rows[0].long()
-        return windows[..., :-1], windows[..., 1:]
+        # Two memories: a loss that masks its inputs in place is not to mask its targets.
+        return windows[..., :-1].clone(), windows[..., 1:]
 
 
 class Tensors:
@@ -269,13 +270,24 @@ def as_batch(batch: Any, split: str, columns: Columns) -> Batch:
     if isinstance(batch, Mapping):
         parts = tuple(batch.values())
     parts = in_order(tuple(parts), split, columns_of(batch), columns)
-    if not all(isinstance(part, Tensor | np.ndarray) for part in parts) or not parts:
+    if not all(isinstance(part, Tensor | np.ndarray) and part.ndim for part in parts) or not parts:
         raise CompletedpError(
             f"a batch of the data is a {type(batch).__name__} of "
             f"{', '.join(type(part).__name__ for part in parts) or 'nothing'}: it must be a tensor "
             "or a tuple of tensors, each with the examples as its first dimension"
         )
-    return tuple(torch.as_tensor(part) for part in parts)
+    return tuple(map(_as_tensor, parts))
+
+
+def _as_tensor(part: Tensor | np.ndarray) -> Tensor:
+    """As it is, on its own device; tokens as nanoGPT keeps them, in unsigned numbers that torch can
+    hardly compute with, in others."""
+    if isinstance(part, np.ndarray):
+        part = torch.from_numpy(part if part.flags.writeable else part.copy())
+    return part.long() if part.dtype in _UNSIGNED else part
+
+
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def on_device(examples: Examples, device: torch.device) -> Batch:
@@ -343,14 +355,19 @@ def _by_split(splits: Mapping[str, Any]) -> Callable[[str], Any]:
         raise CompletedpError(
             f"data has {', '.join(map(str, splits)) or 'no splits'}: it must map train and valid"
         )
-    return lambda split: splits[split]
+
+    def data(split: str) -> Any:
+        return splits[split]
+
+    data.__qualname__ = "data"  # what people are told of them by
+    return data
 
 
 def _materialised(dataset: Any, split: str) -> tuple[Batch, Columns]:
     """A dataset as tensors, one row an example, and what examples that are mappings call them."""
     columns = None
-    if isinstance(dataset, tuple) and all(isinstance(x, Tensor) for x in dataset):
-        tensors = tuple(dataset)
+    if isinstance(dataset, tuple) and all(isinstance(x, Tensor | np.ndarray) for x in dataset):
+        tensors = tuple(map(_as_tensor, dataset))
     elif isinstance(dataset, Tensor):
         tensors = (dataset,)
     else:
@@ -384,7 +401,8 @@ def _stacked(rows: list[Any], split: str) -> Batch:
     try:
         columns = zip(*parts, strict=True)
         return tuple(
-            torch.stack([torch.as_tensor(value) for value in column]) for column in columns
+            _as_tensor(torch.stack([torch.as_tensor(value) for value in column]))
+            for column in columns
         )
     except (RuntimeError, ValueError, TypeError) as error:
         raise CompletedpError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +23,8 @@ from torch.nn import functional
 from completedp.apply.planned import Plan
 from completedp.lm.reference import ReferenceModel
 from completedp.tasks.data import held_out_batches
-from completedp.tasks.task import Task, give_memory
+from completedp.tasks.task import Task
+from completedp.tasks.weights import give_memory
 from completedp.theory.recipe import Recipe
 
 MOST_PARAMETERS = 64_000_000
@@ -110,7 +112,9 @@ def _losses(task: Task, recipe: Recipe, nudge: float = 0.0) -> dict[str, float]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)  # the user's code may draw numbers, too
         model = task.model(recipe.base)
-        planned = task.plan(recipe, recipe.base, model, probe=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what there is to say of a plan is said of the study's
+            planned = task.plan(recipe, recipe.base, model, probe=False)
         give_memory(model, cpu)
         planned.initialise(0)
         rows = data.evaluation(_EXAMPLES)

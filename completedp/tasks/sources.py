@@ -282,12 +282,11 @@ class HuggingFace:
         """The config with another width and depth: more heads of the same size, more blocks."""
         config = copy.deepcopy(self.config)
         old = config.get_text_config()
-        ratio = scale.width / old.hidden_size
         sizes = {"hidden_size": scale.width, "num_hidden_layers": scale.depth}
         for name in (*_HEADS, *_HIDDEN_SIZES):
             size = getattr(old, name, None)
             if isinstance(size, int):
-                sizes[name] = self._times(name, size, ratio)
+                sizes[name] = self._times(name, size, scale.width, old.hidden_size)
         if isinstance(getattr(old, "head_dim", None), int):
             sizes["head_dim"] = old.head_dim
         if self.vocab is not None:
@@ -304,16 +303,16 @@ class HuggingFace:
                     setattr(old, name, None)
         return config
 
-    def _times(self, name: str, size: int, ratio: float) -> int:
-        scaled = size * ratio
+    def _times(self, name: str, size: int, width: int, old: int) -> int:
         if name in _HIDDEN_SIZES:
-            return max(1, round(scaled))
-        if scaled < 1 or scaled != int(scaled):
+            return max(1, round(size * width / old))
+        heads, rest = divmod(size * width, old)
+        if rest or not heads:
             raise CompletedpError(
-                f"{self.source}: {name} = {size} times {ratio:g} is not a whole number of heads: "
-                f"choose a width that is a multiple of {self.unit}"
+                f"{self.source}: {name} = {size} times {width / old:g} is not a whole number of "
+                f"heads: choose a width that is a multiple of {self.unit}"
             )
-        return int(scaled)
+        return heads
 
     @property
     def unit(self) -> int:

@@ -8,8 +8,7 @@ batch, and gives one number; without one it is next-token cross-entropy.
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -19,10 +18,10 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from completedp.apply.classify import classify, is_constant
-from completedp.apply.names import canonical_name
+from completedp.apply.classify import classify
+from completedp.apply.multipliers import is_for_multipliers
 from completedp.apply.plan import Plan, make_plan
-from completedp.apply.structure import fans, is_norm
+from completedp.apply.structure import unwrapped
 from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError, short
 from completedp.lm.loss import Loss
@@ -39,6 +38,7 @@ from completedp.tasks.sources import (
     name_of,
     overrides_from,
 )
+from completedp.tasks.weights import without_weights
 from completedp.theory.overrides import merged
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -89,8 +89,9 @@ class Task:
             raise CompletedpError(
                 f"{self.name} gave a {type(made).__name__} at {scale}, not a torch.nn.Module"
             )
+        made = unwrapped(made)  # a compiled model, say: what compiles it is whoever trains it
         for name, buffer in made.named_buffers():
-            if buffer.is_meta and name not in ("residual_multipliers", "output_multiplier"):
+            if buffer.is_meta and not is_for_multipliers(buffer, name, scale.depth):
                 raise CompletedpError(
                     f"{self.name} gave a model whose buffer {name} is on the meta device, without "
                     "values: make the model on the CPU"
@@ -264,31 +265,6 @@ def parameters_digest(model: nn.Module) -> str:
     return hashlib.blake2b(shapes.encode(), digest_size=16).hexdigest()
 
 
-def without_weights(model: nn.Module, overrides: Iterable[str] = ()) -> nn.Module:
-    """The model with its parameters on the meta device; what no plan may draw stays: what is frozen
-    or starts at a value of its own, and buffers. Not a copy: a forward pass may be patched in ways
-    that no copy follows."""
-    replaced: dict[nn.Parameter, nn.Parameter] = {}
-    for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            whole = canonical_name(f"{path}.{name}".lstrip("."))
-            named = any(re.search(pattern, whole) for pattern in overrides)
-            if not parameter.requires_grad or _starts_by_itself(module, parameter, named=named):
-                continue
-            if parameter not in replaced:
-                meta = torch.empty_like(parameter, device="meta")
-                replaced[parameter] = nn.Parameter(meta)
-            module._parameters[name] = replaced[parameter]
-    return model
-
-
-def _starts_by_itself(module: nn.Module, parameter: nn.Parameter, *, named: bool) -> bool:
-    """What is all one number, and an override names or may have to: neither a norm nor a linear
-    map."""
-    is_known = is_norm(module) or fans(module) is not None or isinstance(module, nn.Embedding)
-    return (named or not is_known) and is_constant(parameter)
-
-
 TABLES_NEED = (
     "it needs an embedding for every token of the vocabulary, and for every position of the context"
 )
@@ -307,30 +283,3 @@ def said_plainly(name: str) -> Iterator[None]:
             raise
         hint = f": {TABLES_NEED}" if isinstance(error, IndexError) else ""
         raise CompletedpError(f"{name} fails on a batch: {short(error)}{hint}") from error
-
-
-def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:
-    """A model without weights on a device: its parameters still to be drawn, the rest kept."""
-    kept = [
-        (module, name, tensor.detach())  # the tensor itself is emptied in place
-        for module in model.modules()
-        for name, tensor in (
-            *module.named_parameters(recurse=False),
-            *module.named_buffers(recurse=False),
-        )
-        if not tensor.is_meta
-    ]
-    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            places.setdefault(parameter, []).append((module, name))
-    model.to_empty(device=device)
-    for (first, key), *others in places.values():
-        for module, name in others:  # tied, of which to_empty makes two
-            module._parameters[name] = first._parameters[key]
-    for module, name, values in kept:
-        if name in module._buffers:
-            module._buffers[name] = values.to(device)
-        else:
-            module.get_parameter(name).data = values.to(device)
-    return model

@@ -182,11 +182,12 @@ class Evidence:
         return sum(search.trials for search in self.searches)
 
     def only_where(self, holds: Callable[[Scale], bool]) -> Evidence:
-        """What was measured at the scales for which something holds."""
+        """What was measured at the scales for which something holds; the searches that the values
+        came from stay on record."""
         rungs = tuple(rung for rung in self.rungs if holds(rung.scale))
         rungs = rungs if any(rung.of(self.chosen or "") for rung in rungs) else ()
         chosen = self.chosen if rungs else None
-        return replace(self, rungs=rungs, chosen=chosen, searches=(), seconds={})
+        return replace(self, rungs=rungs, chosen=chosen)
 
     def ranges(self, base: Scale) -> dict[str, tuple[float, float]]:
         """By axis: the least and the largest ratio to the base at which these values trained.

@@ -13,6 +13,17 @@ BATCH_HOLDS_TO = "horizon_batch_holds_to"
 """Tokens a step up to which the batch rule held there, for as many tokens."""
 
 
+TOKENS_TO = "horizon_tokens_to"
+"""Tokens in all up to which the token exponent was fitted there."""
+
+
+def fitted_to(recipe: Recipe) -> float | None:
+    """The tokens that a recipe records its token exponent to be fitted to; None where it records
+    none."""
+    found = recipe.provenance.get(TOKENS_TO)
+    return float(found) if is_finite(found) and found > 0 else None
+
+
 def batch_holds_to(recipe: Recipe) -> float | None:
     """The batch that a recipe records its batch rule to hold to; None where it records none."""
     found = recipe.provenance.get(BATCH_HOLDS_TO)

@@ -37,7 +37,7 @@ from completedp.theory.reading import check_keys, check_numbers, checked, path_o
 from completedp.theory.roles import MODULE_TYPES, Role
 from completedp.theory.rules import Rules, Shift, check_rules
 from completedp.theory.scale import Scale, check_scale
-from completedp.theory.schedule import Schedule, check_schedule
+from completedp.theory.schedule import Schedule, check_schedule, kinds_with
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,8 +102,8 @@ class Recipe:
         for name, value in self.provenance.items():
             if isinstance(value, float):  # a JSON file has no word for others
                 check_number(path_of("provenance.", name), value)
-        if self.head_dim is not None and self.head_dim < 1:
-            raise CompletedpError(f"head_dim = {self.head_dim!r} must be at least 1")
+        if self.head_dim is not None:
+            object.__setattr__(self, "head_dim", check_whole("head_dim", self.head_dim))
         if self.hyperparameters.depth != self.base.depth:
             raise CompletedpError(
                 f"hyperparameters are for depth {self.hyperparameters.depth}, "
@@ -168,20 +168,30 @@ class Recipe:
     def with_schedule(self, **changes: Any) -> Recipe:
         """The same recipe with another schedule: `recipe.with_schedule(kind="wsd", final=0.1)`.
 
-        What was measured was not measured with it: the evidence does not come along.
+        Of the evidence the searches come along that found the values, and no rung: none was
+        measured with this schedule.
         """
         named = [field.name for field in fields(Schedule)]
         for name in changes:
             check_one_of("schedule's part", name, named)
         new = replace(self.schedule, **changes)
-        return self if new == self.schedule else replace(self, schedule=new, evidence=None)
+        if new == self.schedule:
+            return self
+        for name in changes:
+            if not new.has(name) and getattr(new, name) != getattr(self.schedule, name):
+                raise CompletedpError(
+                    f"a {new.kind} schedule has no {name}, which would change nothing: choose "
+                    f"{' or '.join(kinds_with(name))} with it"
+                )
+        known = self.evidence and self.evidence.only_where(lambda _: False)
+        return replace(self, schedule=new, evidence=known)
 
     def with_rules(self, **choices: Any) -> Recipe:
         """The same recipe carried by other rules: `recipe.with_rules(parameterisation="sp")`.
 
-        Of the evidence comes along what was measured where both rules do the same: at the base, and
-        where the choice makes no difference. Nothing does with another optimizer or convention of
-        decay, by which the values mean something else.
+        Of the evidence the searches come along that found the values, and what was measured where
+        both rules do the same: at the base, and where the choice makes no difference. Nothing does
+        with another optimizer or convention of decay, by which the values mean something else.
         """
         old, new = self.rules, self.rules.chosen(**choices)
         if new == old:

@@ -31,10 +31,6 @@ from completedp.theory.value import Trace, powers, product
 
 BetaRule = Literal["linear", "power", "keep"]
 BETA_RULES: tuple[str, ...] = get_args(BetaRule)
-_MEMORIES = {
-    knob.rule for optimizer in OPTIMIZERS.values() for knob in optimizer.knobs if knob.is_complement
-}
-"""The rows of betas and of momentum."""
 
 
 class Factors(NamedNumbers):
@@ -111,10 +107,12 @@ class Rules:
         for name, low in (("alpha", 0.5), ("token_exponent", 0.0)):
             number = check_number(name, getattr(self, name), low=low, high=1.0)
             object.__setattr__(self, name, number)
-        object.__setattr__(self, "axes", several(self.axes))
+        for name in ("axes", "shifts"):
+            object.__setattr__(self, name, several(getattr(self, name)))
         for axis in self.axes:
             check_one_of("axis", axis, AXES)
         for shift in self.shifts:
+            check_is("shifts", shift, Shift, "Shifts: Shift(role=..., hyperparameter=..., ...)")
             if shift.role != "residual":
                 rows = hyperparameters_of(self.optimizer_of(shift.role).name)
                 check_one_of(f"shift of {shift.role}", shift.hyperparameter, rows)
@@ -216,7 +214,7 @@ class Rules:
             and self.parameterisation != "sp"
         ):
             cell = replace(cell, width=-1.0)
-        if hyperparameter in _MEMORIES and self.beta_rule == "keep":
+        if self.beta_rule == "keep" and _is_memory(hyperparameter):
             cell = Exponents()
         return cell
 
@@ -273,6 +271,12 @@ def factors(
 def check_rules(value: object) -> None:
     """Raise where something else was given than rules, such as a parameterisation's name."""
     check_is("rules", value, Rules, 'Rules: Rules(parameterisation="completedp")')
+
+
+def _is_memory(row: str) -> bool:
+    """Whether a row of the tables is that of a beta or of momentum."""
+    knobs = (knob for optimizer in OPTIMIZERS.values() for knob in optimizer.knobs)
+    return any(knob.is_complement and knob.rule == row for knob in knobs)
 
 
 def _by_role(given: Any) -> str | dict[str, str]:

@@ -14,6 +14,14 @@ from completedp.common.checks import check_is, check_number, check_one_of, sever
 from completedp.common.errors import CompletedpError
 
 KINDS = ("cosine", "constant", "piecewise", "wsd")
+_OF_KINDS = {
+    "final": ("cosine", "wsd"),
+    "decay": ("wsd",),
+    "power": ("cosine", "wsd"),
+    "boundaries": ("piecewise",),
+    "levels": ("piecewise",),
+}
+"""The kinds that have a part; what is not named they all have."""
 POWERS = (1 / 64, 64.0)
 """The least and the largest power of a fall."""
 
@@ -94,6 +102,14 @@ class Schedule:
         """Between the peak, where all is left of the fall, and the final rate, where nothing is."""
         return self.final + (1 - self.final) * left**self.power
 
+    def has(self, part: str) -> bool:
+        """Whether a part changes anything of its kind.
+
+        >>> Schedule(kind="cosine").has("final"), Schedule(kind="cosine").has("decay")
+        (True, False)
+        """
+        return self.kind in kinds_with(part)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; without a power of 1, as older versions wrote them."""
         plain = asdict(self) | {
@@ -101,6 +117,11 @@ class Schedule:
             "levels": list(self.levels),
         }
         return plain if self.power != 1.0 else {k: v for k, v in plain.items() if k != "power"}
+
+
+def kinds_with(part: str) -> tuple[str, ...]:
+    """The kinds of schedule that have a part."""
+    return _OF_KINDS.get(part, KINDS)
 
 
 def check_schedule(value: object) -> None:

@@ -143,7 +143,7 @@ class Transfer:
                 "it must be in [0, 1)"
             )
         target = rules.scale_beta(name, base, product(scaling))
-        if rules.beta_rule != "linear" and base != target:
+        if rules.beta_rule != "linear":
             power = product(scaling)
             scaling = ((f"beta^{power:.4g}", (1 - target) / (1 - base)),)
         return Value(base=base, target=target, trace=without_ones(tuned + scaling))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from completedp.common.surface import with_rule
-from completedp.theory.horizon import batch_holds_to
+from completedp.theory.horizon import batch_holds_to, fitted_to
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import AXES
 from completedp.theory.scale import Ratios, Scale
@@ -139,11 +139,12 @@ def unchecked(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
 def far_horizon(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
     """Where tokens grow so far beyond what was checked that the horizon's exponent decides."""
     ranges = recipe.evidence.ranges(recipe.base) if recipe.evidence else {}
-    beyond = ratios.tokens / ranges.get("tokens", (1.0, 1.0))[1]
+    fitted = (fitted_to(recipe) or 0.0) / recipe.base.tokens
+    beyond = ratios.tokens / max(fitted, ranges.get("tokens", (1.0, 1.0))[1])
     if beyond >= FAR_TOKENS and "tokens" in recipe.rules.axes:
         low, high = EXPONENTS_SEEN
         yield (
-            f"the tokens grow {_times(ratios.tokens)}, {_times(beyond)} of what was checked: from "
+            f"the tokens grow {_times(ratios.tokens)}, {_times(beyond)} of what was measured: from "
             f"there on exponents of {low:g} and {high:g} give learning rates that differ "
             f"{_times(beyond ** (high - low))}, and this recipe has "
             f"{recipe.rules.token_exponent:g}; measure it as far out as you can (fit-horizon)"
@@ -168,7 +169,10 @@ def few_steps(target: Scale, ratios: Ratios, *, betas_kept: bool = False) -> Ite
     if ratios.batch <= _SAME or growth <= _SAME:
         return
     if growth > most * _SAME and betas_kept:
-        yield f"{grows}: beyond x{most} of the tokens' growth kept betas were not tried; {advice}"
+        yield (
+            f"{grows}: beyond x{most} of the tokens' growth kept betas held only from a base far "
+            f"below its critical batch; {advice}"
+        )
     elif growth > most * _SAME:
         yield (
             f"{grows}: beyond x{most} of the tokens' growth the batch rule broke at the base's "

@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,12 +112,15 @@ def load_checkpoint(
     wanted = {name: value.detach() for name, value in _weights(model).items()}
     parameters = _parameters(optimizer)
     moments: dict[int, dict[str, Tensor]] = {}
-    for index, (name, (parameter, kept)) in enumerate(parameters.items()):
-        values = {key: _empty(key, parameter) for key in kept}
-        wanted |= {f"optimizer/{key}/{name}": value for key, value in values.items()}
-        moments[index] = values
     with ranks.together():
         about = read_about(path)
+        there = _names(path)
+        for index, (name, (parameter, kept)) in enumerate(parameters.items()):
+            values = {f"optimizer/{key}/{name}": _empty(key, parameter) for key in kept}
+            # A tensor that had no gradient yet, as of an expert that nobody called, has none.
+            if values.keys() & there:
+                wanted |= values
+                moments[index] = dict(zip(kept, values.values(), strict=True))
         opened = _open_folder if path.is_dir() else _open_file
         read = opened(path, wanted, about if ranks.first else None)
     read()
@@ -281,6 +284,19 @@ def _open_folder(
             raise AgreedError(str(_unreadable(path, error))) from None
 
     return read
+
+
+def _names(path: Path) -> Collection[str]:
+    """What a checkpoint has."""
+    if path.is_dir():
+        from completedp.training.shards import shapes
+
+        try:
+            return shapes(path).keys()
+        except CompletedpError as error:
+            raise _unreadable(path, error) from None
+    with safe_open(path, "pt") as file:
+        return set(file.keys())
 
 
 def _check(

@@ -21,7 +21,7 @@ from completedp.apply.plan import Plan
 from completedp.common.errors import CompletedpError
 from completedp.common.process import Interrupted
 from completedp.lm.loss import Loss
-from completedp.tasks.task import give_memory
+from completedp.tasks.weights import give_memory
 from completedp.training.devices import choose_device
 
 _CPU = torch.device("cpu")

@@ -24,7 +24,8 @@ from completedp.apply.classify import classify
 from completedp.apply.updates import UPDATES
 from completedp.common.errors import CompletedpError
 from completedp.common.progress import duration
-from completedp.tasks.task import REFERENCE, Task, give_memory
+from completedp.tasks.task import REFERENCE, Task
+from completedp.tasks.weights import give_memory
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import Role
 from completedp.theory.scale import Scale

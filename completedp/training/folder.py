@@ -154,7 +154,7 @@ def check_own(checkpoint: Path, identity: dict[str, Any]) -> None:
 
 def check_extra(checkpoint: Path, extra: dict[str, Any]) -> None:
     """Raise unless what went along with a checkpoint is what `_Run` puts there."""
-    noise: Any = extra.get("noise", [])
+    noise: Any = extra.get("gradient_noise", [])
     good = (
         is_finite(extra.get("seconds", 0.0))
         and all(

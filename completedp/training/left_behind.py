@@ -59,12 +59,12 @@ def left_behind(model: nn.Module, loss: Callable[..., Any], batch: Batch) -> str
 
 def with_memory(model: nn.Module, device: torch.device) -> nn.Module:
     """A copy with memory on a device, its weights zero and its buffers as they are."""
-    before = dict(model.named_buffers())
+    before = dict(model.named_buffers(remove_duplicate=False))
     alone = copy.deepcopy(model).to_empty(device=device)
     with torch.no_grad():
         for parameter in alone.parameters():
             parameter.zero_()
-        for name, buffer in alone.named_buffers():
+        for name, buffer in alone.named_buffers(remove_duplicate=False):
             buffer.copy_(before[name]) if not before[name].is_meta else buffer.zero_()
     return alone
 

@@ -35,7 +35,8 @@ from completedp.lm.tokens import Manifest
 from completedp.lm.transformer import is_reference
 from completedp.tasks.data import Batch, Order, Stream, held_out_batches
 from completedp.tasks.same_code import noted
-from completedp.tasks.task import Task, give_memory, task_from
+from completedp.tasks.task import Task, task_from
+from completedp.tasks.weights import give_memory
 from completedp.theory.horizon import is_batch_known
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -143,7 +144,9 @@ class _Run:
         self.dtype = choose_dtype(config.dtype, ranks.device)
         weights = torch.promote_types(self.dtype, torch.float32)  # never kept below
         narrow = self.dtype if self.dtype != weights else None
-        self.model = task.model(self.target, narrow).to(weights)
+        model = task.model(self.target, narrow)
+        # Of what is floating point alone: `.to(dtype)` takes complex rotary tables for real ones.
+        self.model = model.double() if weights == torch.float64 else model.float()
         self._is_reference = is_reference(self.model)  # sharded, it is of another class
         self.plan = task.plan(recipe, self.target, self.model)
         # Whoever called cdp.train, which called `train`, is told.
@@ -200,8 +203,8 @@ class _Run:
             first = extra.get("first_loss")
             self.first_loss = math.nan if first is None else float(first)
             self.last_finite = extra.get("last_finite_loss")
-            noise = extra.get("noise", [])
-        self.noise = NoiseWindow(self.target.batch, self.noise_share, noise)
+            noise = extra.get("gradient_noise", [])
+        self.noise = NoiseWindow(self.target.batch, noise)
         self.metrics: Metrics | None = None
         with ranks.together():
             if not 0 <= self.step <= self.target.steps:
@@ -256,11 +259,13 @@ class _Run:
             with Reporter("train", steps, self.step, quiet=self.quiet, waiting=waiting) as reporter:
                 while self.step < last:
                     self._update(steps)
-                    if self.step >= self.read_at or self.step == last:
+                    at_end, every = self.step == steps, config.eval_every
+                    is_judged = every > 0 and self.step % every == 0 and not at_end
+                    # Before a held-out loss, too: trackers drop rows that go back.
+                    if self.step >= self.read_at or self.step == last or is_judged:
                         self._read(interrupted())
                         reporter.update(self.step, self._note)
-                    at_end = self.step == steps
-                    if config.eval_every and self.step % config.eval_every == 0 and not at_end:
+                    if is_judged:
                         self._log({"step": self.step, "valid_loss": finite(self._evaluate())})
                     if save_every and self.step % save_every == 0 and not at_end:
                         self._save()
@@ -457,7 +462,7 @@ class _Run:
             "seconds": self.seconds,
             "first_loss": finite(self.first_loss),
             "last_finite_loss": self.last_finite,
-            "noise": self.noise.last,
+            "gradient_noise": self.noise.last,
         }
         save_checkpoint(
             self.folder,

@@ -45,9 +45,21 @@ def slots_that_fit(
 
 def slots_for(device: torch.device, each: int, trials: int | None = None) -> int:
     """The same, for slots that need so many bytes each."""
-    most = MOST_SLOTS.get(device.type, 16)
-    count = max(1, min(most, int(free_memory(device) * _USED / each)))
-    return count if trials is None else math.ceil(trials / math.ceil(trials / count))
+    return _for_trials(min(_most(device), int(free_memory(device) * _USED / each)), trials)
+
+
+def slots_with_room(device: torch.device, trials: int | None = None) -> int:
+    """The same, for a device that has the memory."""
+    return _for_trials(_most(device), trials)
+
+
+def _most(device: torch.device) -> int:
+    return MOST_SLOTS.get(device.type, 16)
+
+
+def _for_trials(most: int, trials: int | None) -> int:
+    most = max(1, most)
+    return most if trials is None else math.ceil(trials / math.ceil(trials / most))
 
 
 def slot_memory(

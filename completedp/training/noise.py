@@ -74,7 +74,7 @@ def squares(
     ranks: int = 1,
     tables: Collection[Tensor] = (),
 ) -> Tensor:
-    """|g1 - g2|^2 and |g|^2 of the gradients there are now, plain and then weighed.
+    """What noise adds to |g|^2, and |g|^2, of the gradients there are now, plain and then weighed.
 
     `tables` are looked up, and count in the plain ones alone.
     `first` are those after the first part, which has this share of the batch. Of sharded tensors
@@ -88,7 +88,8 @@ def squares(
             continue
         whole = _local(parameter.grad)
         part = torch.zeros_like(whole) if begun is None else _local(begun)
-        apart = part / share - (whole - part) / (1.0 - share)
+        # As that of a whole batch, by either share: a run may go on in other micro-batches.
+        apart = (part / share - (whole - part) / (1.0 - share)) * math.sqrt(share * (1.0 - share))
         size = _size(state, group)
         is_table = any(parameter is table for table in tables)
         rate = 0.0 if is_table else float(group["initial_lr"])  # the schedule's is 0 now and then
@@ -119,8 +120,8 @@ def _size(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
 class NoiseWindow:
     """The last measurements of a run."""
 
-    def __init__(self, batch: int, share: float, last: Sequence[Sequence[float]] = ()) -> None:
-        self.batch, self.share = batch, share
+    def __init__(self, batch: int, last: Sequence[Sequence[float]] = ()) -> None:
+        self.batch = batch
         self.last: list[list[float]] = [list(row) for row in last]
 
     def add(self, measured: Sequence[float]) -> None:
@@ -141,11 +142,11 @@ class NoiseWindow:
     def _estimate(self, column: int) -> Estimate | None:
         averaged = self.last[-max(AVERAGED, len(self.last) // 2) :]
         rows = [(row[column], row[column + 1]) for row in averaged]
-        apart, whole = (math.fsum(each) for each in zip(*rows, strict=True)) if rows else (0.0, 0.0)
-        found = self._ratio(apart, whole)
+        noise, whole = (math.fsum(each) for each in zip(*rows, strict=True)) if rows else (0.0, 0.0)
+        found = self._ratio(noise, whole)
         if found is None:
             return None
-        without = [self._ratio(apart - one, whole - other) for one, other in rows]
+        without = [self._ratio(noise - one, whole - other) for one, other in rows]
         known = [x for x in without if x is not None]
         error = None
         if len(rows) > 1 and len(known) == len(rows):  # jackknife
@@ -154,11 +155,11 @@ class NoiseWindow:
             error = math.sqrt((len(rows) - 1) / len(rows) * spread)
         return Estimate(batch=found, error=error)
 
-    def _ratio(self, apart: float, whole: float) -> float | None:
-        """Noise over signal, from sums of |g1 - g2|^2 and |g|^2; None without a signal."""
-        of_batch = apart * self.share * (1.0 - self.share)
-        signal = whole - of_batch
-        return self.batch * of_batch / signal if signal > 0 else None
+    def _ratio(self, noise: float, whole: float) -> float | None:
+        """Noise over signal, from sums of what noise adds to |g|^2, and of that; None without a
+        signal."""
+        signal = whole - noise
+        return self.batch * noise / signal if signal > 0 else None
 
 
 def _local(tensor: Tensor) -> Tensor:

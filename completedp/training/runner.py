@@ -18,6 +18,7 @@ from completedp.tasks.task import Task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.devices import choose_device, choose_dtype
+from completedp.training.memory import slots_with_room
 from completedp.training.sequential import OneAtATime
 from completedp.training.slots import Slots
 from completedp.training.stacked import CannotStackError, probe
@@ -42,6 +43,8 @@ class Runner:
         self._dtype = choose_dtype("auto", self.device)
         self._stacks: dict[Scale, tuple[Stack, int | None]] = {}
         """By scale: a stack, and for how many trials it was made."""
+        self._large: set[Scale] = set()
+        """Scales that have few slots even alone: for these nobody else is to go."""
         self._why_not: str | None = None
         """What keeps the model out of slots; empty where nothing does."""
 
@@ -74,9 +77,23 @@ class Runner:
                 del self._stacks[next(iter(self._stacks))]
             there = None  # its memory is needed for the new one
             count = self.slots if trials is None else min(self.slots or trials, trials)
-            there = self._make(scale, None if self.slots is None else count, trials), trials
+            made = self._make(scale, None if self.slots is None else count, trials)
+            may_grow = self._stacks and self.slots is None and scale not in self._large
+            if may_grow and self._is_short(made, trials):
+                had = made.count
+                del made
+                self._stacks.clear()  # which hold the memory that it may lack
+                made = self._make(scale, None, trials)
+                if made.count <= had:
+                    self._large.add(scale)
+            there = made, trials
         self._stacks[scale] = there  # the last one asked for is the last to go
         return there[0]
+
+    def _is_short(self, stack: Stack, trials: int | None) -> bool:
+        """Whether it has at most half of the slots that a device with more memory would give it:
+        for less it is not worth compiling the others again."""
+        return isinstance(stack, Slots) and 2 * stack.count <= slots_with_room(self.device, trials)
 
     def in_slots(self, scale: Scale) -> bool:
         """Whether the model trains in slots; what keeps it out of them is said once."""

@@ -16,7 +16,8 @@ from completedp.apply.optimise import set_learning_rates
 from completedp.common.errors import CompletedpError
 from completedp.lm.loss import Loss
 from completedp.tasks.data import Batch, held_out_batches, training_batches
-from completedp.tasks.task import Task, give_memory
+from completedp.tasks.task import Task
+from completedp.tasks.weights import give_memory
 from completedp.theory.scale import Scale
 from completedp.training.trials import (
     CHECK_EVERY,

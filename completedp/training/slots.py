@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from completedp.apply.initialise import draw
-from completedp.apply.multipliers import hooked
+from completedp.apply.multipliers import hooked, is_for_multipliers
 from completedp.apply.planned import Plan
 from completedp.apply.updates import UPDATES
 from completedp.common.errors import CompletedpError
@@ -313,7 +313,8 @@ class Slots:
         for family in self._families:
             family.fill(slot, plan, begun)
         for name, value in plan.buffers.items():
-            if name in self._buffers:
+            own = self._buffers.get(name)
+            if own is not None and is_for_multipliers(own[slot], name, plan.map.depth):
                 self._buffers[name][slot] = torch.tensor(value, dtype=torch.float64)
         steps = range(trial.first, trial.last)
         schedule = [plan.recipe.schedule(step, trial.steps) for step in steps]

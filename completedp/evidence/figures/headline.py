@@ -8,8 +8,10 @@ and longer scale, and chosen by the same ladder:
     uniform   one value for every module, the initial scale and the schedule's parts among them
     global    the same, from an embedding that starts eight times larger than the rest
     module    the first trials of `global`, then as many over module types as it has besides
+    module from uniform    the same from those of `uniform`
+    shared global, shared uniform    where these two begin: what they gain over it is by module
 
-So `global` and `module` have had the same number of trials at the same scales. All are then trained
+So all but the first and the last have had as many trials at the same scales. They are then trained
 at scales up to the target on seeds that nothing was chosen by, `global` also for longer: the
 speed-up is the tokens that it needs for the loss of `module`. At the target the learning rates of
 both are moved, too: what a user loses by never tuning there.
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from completedp.common.files import plain
-from completedp.evidence.figures.drawing import AMBER, BLUE, GREY, INK, RED
+from completedp.evidence.figures.drawing import AMBER, BLUE, GREEN, GREY, INK, RED, VIOLET
 from completedp.evidence.figures.figure import Finding, Found, Setting, judged, student
 from completedp.evidence.figures.headline_drawing import draw
 from completedp.evidence.figures.settings import PAPER, setting
@@ -42,7 +44,21 @@ if TYPE_CHECKING:
     from completedp.evidence.figures.lab import Lab
 
 UNTUNED, PAPERS, UNIFORM, GLOBAL, MODULE = "untuned", "paper", "uniform", "global", "module"
-ARMS = {UNTUNED: INK, PAPERS: AMBER, UNIFORM: GREY, GLOBAL: RED, MODULE: BLUE}
+FROM_UNIFORM = "module from uniform"
+BEGINS = {MODULE: GLOBAL, FROM_UNIFORM: UNIFORM}
+"""The arm whose first trials a search of values by module goes on from."""
+SHARED = {"shared global": GLOBAL, "shared uniform": UNIFORM}
+"""The arm whose first trials are all that these have."""
+ARMS = {
+    UNTUNED: INK,
+    PAPERS: AMBER,
+    UNIFORM: GREY,
+    GLOBAL: RED,
+    MODULE: BLUE,
+    FROM_UNIFORM: GREEN,
+    "shared global": VIOLET,
+    "shared uniform": AMBER,
+}
 SCHEDULED = ("warmup", "power")
 TUNABLES = (*TUNABLE, *SCHEDULED)
 _USUAL_STD = 0.02
@@ -93,10 +109,19 @@ class HeadlineSize:
         """Trials of each arm."""
         return self.shared + self.trials
 
+    def trials_of(self, arm: str) -> int:
+        """How many of them chose an arm's values."""
+        return 0 if arm == UNTUNED else self.shared if arm in SHARED else self.total
+
+    @property
+    def by_module(self) -> list[str]:
+        """The arms that have values by module."""
+        return [arm for arm in self.arms if arm in BEGINS]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speedup:
-    """How many times the tokens `global` needs for the loss of `module` at one scale."""
+    """How many times the tokens one arm needs for the loss of another at one scale."""
 
     speedup: float | None
     """None where its loss does not fall with its length."""
@@ -121,12 +146,13 @@ class Headline:
         """Searches, ladders, and the runs at every scale."""
         at = self.sizes[size]
         base, price = at.setting.base, at.setting.cost
-        tuned = [arm for arm in at.arms if arm != UNTUNED]
+        tuned = [arm for arm in at.arms if arm != UNTUNED and arm not in SHARED]
         total = Cost()
         sites = [base, *map(base.times, at.sites)]
         for place, scale in enumerate(sites):
             both = [trials_by_site(each, len(sites))[place] for each in (at.total, at.trials)]
-            total += price(scale, both[0] * (len(tuned) - 1) + both[1])
+            apart = len(tuned) - len(at.by_module)
+            total += price(scale, both[0] * apart + both[1] * len(at.by_module))
         for rung in at.rungs:
             total += price(base.times(rung), len(tuned) * _CANDIDATES * at.rung_seeds)
         for ratios, seeds in zip(at.scales, at.seeds, strict=True):
@@ -149,12 +175,15 @@ class Headline:
             for arm, start in starts.items()
             if arm in at.arms
         }
-        middle = searches[GLOBAL].recommended_after(at.shared)
-        searches[MODULE] = self._searched(lab, at, MODULE, middle, trials=at.trials, space="type")
+        for arm in at.by_module:
+            middle = searches[BEGINS[arm]].recommended_after(at.shared)
+            searches[arm] = self._searched(lab, at, arm, middle, trials=at.trials, space="type")
         rungs = [at.setting.base.times(rung) for rung in at.rungs]
         chosen = {arm: search.best(rungs, at.rung_seeds) for arm, search in searches.items()}
         if UNTUNED in at.arms:
             chosen[UNTUNED] = starts[GLOBAL]
+        for arm in SHARED.keys() & set(at.arms):
+            chosen[arm] = searches[SHARED[arm]].recommended_after(at.shared)
         losses = self._trained(lab, at, starts[UNIFORM], chosen)
         lab.check_stable()
         return self.judge(at, losses, chosen)
@@ -238,6 +267,15 @@ class Headline:
                         for arm in at.arms
                         if arm != MODULE
                     },
+                    **{
+                        f"speedup_of_{arm}": {
+                            other: asdict(_speedup(at, place, losses, other, of=arm))
+                            for other in at.arms
+                            if other not in BEGINS
+                        }
+                        for arm in at.by_module
+                        if arm != MODULE
+                    },
                 }
             )
         last = len(at.scales) - 1
@@ -257,7 +295,7 @@ class Headline:
         }
         numbers = {
             "regret": regret,
-            "trials": {arm: 0 if arm == UNTUNED else at.total for arm in at.arms},
+            "trials": {arm: at.trials_of(arm) for arm in at.arms},
             "scales": rows,
             "learning rates at the target": {
                 arm: [[o, loss] for o, loss in sorted(curve.items())]
@@ -318,16 +356,20 @@ def _whole(scale: Scale, length: float) -> int:
 
 
 def _speedup(
-    at: HeadlineSize, place: int, losses: Mapping[Run, Sequence[float]], over: str
+    at: HeadlineSize,
+    place: int,
+    losses: Mapping[Run, Sequence[float]],
+    over: str,
+    of: str = MODULE,
 ) -> Speedup:
-    """The tokens that an arm needs for the per-module loss, on `global`'s line in log tokens.
+    """The tokens that an arm needs for the loss of another, on `global`'s line in log tokens.
 
     The interval is that of draws of every mean around what was measured, with the spread between
     seeds that all runs at the scale have in common.
     """
     lengths = np.log([1.0, *at.lengths])
     runs = [Run(GLOBAL, place, length) for length in (1.0, *at.lengths)]
-    cells = [losses[run] for run in (*runs, Run(MODULE, place), Run(over, place))]
+    cells = [losses[run] for run in (*runs, Run(of, place), Run(over, place))]
     if not np.isfinite(np.concatenate([np.asarray(cell) for cell in cells])).all():
         return Speedup(speedup=None, low=None, high=None)
     means = np.array([np.mean(cell) for cell in cells])
@@ -427,9 +469,14 @@ def _table(rows: Sequence[Mapping[str, Any]], regret: Mapping[str, float]) -> st
     titles += "".join(f" {'times over ' + arm:>19}" for arm in others)
     out = [f"{'FLOP':>7} {titles}"]
     for row in rows:
-        columns = " ".join(f"{row['means'][arm]:>8.4f}" for arm in arms)
+        columns = " ".join(f"{row['means'][arm]:>{max(8, len(arm))}.4f}" for arm in arms)
         columns += "".join(f" {times_shown(row[f'speedup_over_{arm}']):>19}" for arm in others)
         out.append(f"{'x' + format(row['flops_ratio'], ',.0f'):>7} {columns}")
+    for arm in arms:
+        if (name := f"speedup_of_{arm}") in rows[0]:
+            for row in rows:
+                over = (f"{times_shown(each)} over {other}" for other, each in row[name].items())
+                out.append(f"{arm} at x{row['flops_ratio']:,.0f}: {', '.join(over)}")
     if regret:
         lost = ", ".join(f"{arm} {nats:.4f}" for arm, nats in regret.items())
         out.append(f"regret of the learning rate at the target: {lost}")

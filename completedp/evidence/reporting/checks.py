@@ -13,12 +13,10 @@ from completedp.evidence.reporting.part import (
     PASS,
     Outcome,
     Part,
-    command,
     drawn,
     number,
     table,
     typed_in,
-    unless,
 )
 
 _SAYS = {
@@ -31,7 +29,7 @@ _RULES = "completedp"
 
 def check_part(path: Path, data: Mapping[str, Any]) -> Part:
     """A check's NAME.json, with NAME.svg beside it."""
-    name, config = str(data["check"]), data["config"]
+    name = str(data["check"])
     outcomes = [_outcome(data, each, bool(passed)) for each, passed in data["passed"].items()]
     rows = list(data["rows"])
     bad = [row for row in rows if row["verdict"] != PASS]
@@ -57,20 +55,7 @@ def check_part(path: Path, data: Mapping[str, Any]) -> Part:
         outcomes=outcomes,
         found=f"{len(rows) - len(bad)} of {len(rows)} rows pass"
         + (f", {known} known of the printed table" if known else ""),
-        command=typed_in(data)
-        or command(
-            name,
-            model=unless(config.get("model"), "reference"),
-            data=unless(config.get("data"), "stdlib"),
-            widths=config.get("widths"),
-            depths=config.get("depths"),
-            recipe=config.get("recipe") if isinstance(config.get("recipe"), str) else None,
-            parameterisation=config.get("parameterisations"),
-            alpha=config.get("alpha"),
-            steps=config.get("steps"),
-            seeds=config.get("seeds"),
-            out=str(path.parent),
-        ),
+        command=typed_in(data),
         body=body,
     )
 

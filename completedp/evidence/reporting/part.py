@@ -79,14 +79,14 @@ def command(*words: str, **options: object) -> str:
         if value is True:
             parts.append(flag)
         elif isinstance(value, tuple | list):
-            parts += [flag, *map(shown, value)]
+            parts += [flag, *map(str, value)]  # every digit: others would be another run
         else:
-            parts += [flag, shown(value)]
+            parts += [flag, str(value)]
     return shlex.join(parts)
 
 
 def typed_in(data: Mapping[str, Any]) -> str | None:
-    """The command that a file says it was made by; None where it was made in Python."""
+    """The command, or the call in Python, that a file says it was made by."""
     typed = data.get("command")
     return typed if isinstance(typed, str) else None
 

@@ -9,9 +9,7 @@ from typing import Any
 from completedp.evidence.optimum import drift_text, place_text
 from completedp.evidence.report import Report
 from completedp.evidence.reporting.part import (
-    DATA,
     Part,
-    command,
     drawn,
     number,
     shown,
@@ -40,18 +38,7 @@ def sweep_part(path: Path, data: Mapping[str, Any]) -> Part:
         title=f"sweep of {vary} along {shown(grid['axes'])}",
         says=f"Does the best {vary} stay in place as a model or its training grows?",
         found=_found(lines),
-        command=typed_in(data)
-        or command(
-            "sweep",
-            data=DATA,
-            vary=grid["vary"],
-            axes=grid["axes"],
-            factors=grid["factors"],
-            octaves=grid.get("octaves"),
-            parameterisation=grid.get("parameterisations"),
-            seeds=grid.get("seeds"),
-            out=str(path.parent),
-        ),
+        command=typed_in(data),
         body=body,
     )
 
@@ -110,15 +97,7 @@ def horizon_part(path: Path, data: Mapping[str, Any]) -> Part:
         says="Which power of the number of tokens the best learning rate follows, for this model "
         "and this text.",
         found="; ".join(said),
-        command=typed_in(data)
-        or command(
-            "fit-horizon",
-            data=DATA,
-            factors=data["grid"].get("factors"),
-            batch_factors=data["grid"].get("batch_factors"),
-            seeds=data["grid"].get("seeds"),
-            out=f"{path.parent}.json",
-        ),
+        command=typed_in(data),
         body=body,
     )
 
