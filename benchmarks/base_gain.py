@@ -22,9 +22,11 @@ from pathlib import Path
 from completedp.common.files import plain, write_json
 from completedp.evidence.figures.headline import (
     ARMS,
+    BEGINS,
     GLOBAL,
     MODULE,
     PAPERS,
+    SHARED,
     UNIFORM,
     Headline,
     HeadlineSize,
@@ -49,9 +51,9 @@ def headline(args: argparse.Namespace, vocab: int) -> Headline:
         shared=args.shared,
         trials=args.trials - args.shared,
         rungs=tuple(args.rungs),
-        rung_seeds=4,
-        scales=(Ratios(), *args.carried),
-        seeds=(args.seeds, *[args.carried_seeds] * len(args.carried)),
+        rung_seeds=args.rung_seeds,
+        scales=(*[Ratios()] * bool(args.seeds), *args.carried),
+        seeds=(*[args.seeds] * bool(args.seeds), *[args.carried_seeds] * len(args.carried)),
         lengths=tuple(args.lengths),
         usual_width=args.usual_width,
         arms=tuple(args.arms),
@@ -74,7 +76,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4096)
     parser.add_argument("--shared", type=int, default=96, help="trials before values by module")
     parser.add_argument("--trials", type=int, default=320, help="of each arm")
-    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--seeds", type=int, default=8, help="at the base; 0: not measured there")
     parser.add_argument("--lengths", type=float, nargs="+", default=[1.5, 2.0])
     parser.add_argument(
         "--arms", nargs="+", choices=ARMS, default=[PAPERS, UNIFORM, GLOBAL, MODULE]
@@ -96,10 +98,14 @@ def main() -> None:
             metavar="AXIS=RATIO,...",
             help=f"{words}, besides the base",
         )
+    parser.add_argument("--rung-seeds", type=int, default=4)
     parser.add_argument("--slots", type=int)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     args = parser.parse_args()
+    for arm, before in {**BEGINS, **SHARED}.items():
+        if arm in args.arms and before not in args.arms:
+            parser.error(f"--arms: {arm!r} goes on from {before!r}, which is to be one of them")
     text = Manifest.load(Path(args.data))
     figure = headline(args, text.vocab)
     args.out.mkdir(parents=True, exist_ok=True)

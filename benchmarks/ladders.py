@@ -10,17 +10,23 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from recipes_compared import paired
+
 from completedp.studies.candidates import FIRST_STAGE, RECOMMENDED
+from completedp.studies.ladder import START
 from completedp.theory.evidence import Evidence, Standing
 from completedp.theory.recipe import Recipe
 
 DATA = Path(__file__).parent / "data"
+_AGAIN = "the same, another seed"
 HEADLINE = {
     "uniform": "one value for every module, the initial scale among them",
+    "uniform-1": _AGAIN,
     "global": "the same, from an embedding that starts eight times larger",
+    "global-1": _AGAIN,
     "module": "128 trials of those, then 384 by module type",
+    "module-1": _AGAIN,
 }
-_AGAIN = "the same, another seed"
 WAYS = {
     "staged-0": "`staged`",
     "staged-1": _AGAIN,
@@ -76,19 +82,38 @@ def candidates_table() -> str:
 
 def _table(folder: str, searches: Mapping[str, str]) -> str:
     """By search: what was chosen, its losses at the base and on the last rung, its gain, and what
-    the engine recommended, which was not chosen for its loss there."""
+    the engine recommended, which was not chosen for its loss there. Losses with standard errors,
+    the gain with an interval of 95 %, seed by seed."""
     lines = [
         "| searched | chosen | base | x2, tokens x4 | gain there over its start | recommended |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, words in searches.items():
         evidence = _evidence(folder, name)
-        base, larger = (rung.of(evidence.chosen or "") for rung in evidence.rungs)
-        gain = _mean(evidence.rungs[-1].of("start")) - _mean(larger)
-        said = evidence.rungs[-1].of(RECOMMENDED) or evidence.rungs[-1].of(FIRST_STAGE)
-        losses = f"{_shown(base)} | {_shown(larger)} | {gain:.3f} | {_shown(said)}"
-        lines.append(f"| {words} | {evidence.chosen} | {losses} |")
+        base = _known(evidence.rungs[0].of(evidence.chosen or ""))
+        mean, low, high = gain(folder, name)
+        larger, said = chosen(folder, name), recommended(folder, name)
+        cells = [_shown(base), _shown(larger), f"{mean:.3f} [{low:.3f}, {high:.3f}]", _shown(said)]
+        lines.append(f"| {words} | {evidence.chosen} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def chosen(folder: str, name: str) -> Standing:
+    """What a search's ladder chose, on its last rung."""
+    evidence = _evidence(folder, name)
+    return _known(evidence.rungs[-1].of(evidence.chosen or ""))
+
+
+def recommended(folder: str, name: str) -> Standing:
+    """What its engine recommended, there."""
+    last = _evidence(folder, name).rungs[-1]
+    return _known(last.of(RECOMMENDED) or last.of(FIRST_STAGE))
+
+
+def gain(folder: str, name: str) -> tuple[float, float, float]:
+    """What its choice is worth over its start there, with an interval."""
+    start = _known(_evidence(folder, name).rungs[-1].of(START))
+    return paired(start.losses, chosen(folder, name).losses)
 
 
 def _evidence(folder: str, name: str) -> Evidence:
@@ -97,13 +122,12 @@ def _evidence(folder: str, name: str) -> Evidence:
     return evidence
 
 
-def _mean(standing: Standing | None) -> float:
+def _known(standing: Standing | None) -> Standing:
     assert standing is not None
-    return standing.mean
+    return standing
 
 
-def _shown(standing: Standing | None) -> str:
-    assert standing is not None
+def _shown(standing: Standing) -> str:
     return f"{standing.mean:.3f} +- {standing.error:.3f}"
 
 

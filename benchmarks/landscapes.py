@@ -52,6 +52,7 @@ KINDS = {
     "cliff": Kind(noise=0.003, room=1.0, mixing=0.3, partners=2),
     "noisy": Kind(noise=0.01, room=5.0, mixing=0.3, partners=2),
     "tangled": Kind(noise=0.005, room=3.0, mixing=0.4, partners=8),
+    "loud": Kind(noise=0.015, room=5.0, mixing=0.3, partners=2),
 }
 
 

@@ -171,18 +171,21 @@ def kept_store(packed: Path) -> Iterator[Store]:
             yield store
 
 
-def rounds(packed: Path, *names: str) -> None:
-    """The median losses of a store's searches, some trials at a time, at each site."""
+def medians(packed: Path, name: str, site: int) -> list[float]:
+    """The median losses of a search of a store, some trials at a time, at one site."""
     with kept_store(packed) as store:
-        for name in names:
-            rows = [row for row in store.study(name).trials(curves=False) if row.status == "ok"]
-            for site in sorted({row.site for row in rows}):
-                losses = [row.loss for row in rows if row.site == site]
-                medians = [
-                    f"{np.median(losses[i : i + ROUND // 2]):.3f}"
-                    for i in range(0, len(losses), ROUND // 2)
-                ]
-                print(f"{name}, site {site}: {' '.join(medians)}")
+        rows = store.study(name).trials(curves=False)
+    losses = [row.loss for row in rows if row.status == "ok" and row.site == site]
+    each = range(0, len(losses), ROUND // 2)
+    return [float(np.median(losses[i : i + ROUND // 2])) for i in each]
+
+
+def rounds(packed: Path, *names: str) -> None:
+    """All of them of some searches."""
+    for name in names:
+        for site in range(2):
+            if found := medians(packed, name, site):
+                print(f"{name}, site {site}: {' '.join(f'{each:.3f}' for each in found)}")
 
 
 def wider_base() -> None:
@@ -300,6 +303,7 @@ def main() -> None:
     token_rules()
     seeds_of_decay()
     rounds(STORE, "global", "module")
+    rounds(STORES / "second-search.db.xz", "global", "module")
     rounds(STORES / "base-gain.db.xz", "uniform", "global", "module")
     wider_base()
     slopes()

@@ -52,7 +52,7 @@ class Comparison:
         "recombine",
     )
     """Engines; the paper's is what others are measured by."""
-    landscapes: tuple[Literal["base", "cliff", "noisy", "tangled", "surrogate"], ...] = (
+    landscapes: tuple[Literal["base", "cliff", "noisy", "tangled", "loud", "surrogate"], ...] = (
         "base",
         "cliff",
         "noisy",

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import batch_tables  # noqa: E402
 import batch_with_tokens  # noqa: E402
+import begins  # noqa: E402
 import beta_rules  # noqa: E402
 import cpu_sweeps  # noqa: E402
 import decay_horizon  # noqa: E402
@@ -49,6 +50,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "headline speed-ups": ("results/headline.md", lambda: headline.speedups(headline.found())),
     "headline rates": ("results/headline.md", lambda: headline.rates(headline.found())),
     "losses again": ("results/headline.md", lambda: headline.losses(target_again.found())),
+    "second losses": ("results/headline.md", lambda: headline.losses(target_again.second())),
     "speed-ups again": ("results/headline.md", target_again.table),
     "wider losses": ("results/headline.md", lambda: headline.losses(headline.wider_base())),
     "wider speed-ups": ("results/headline.md", lambda: headline.speedups(headline.wider_base())),
@@ -133,6 +135,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     ),
     "depth on a CPU": ("results/cpu.md", cpu_sweeps.depth_table),
     "past the critical batch": ("results/cpu.md", cpu_sweeps.batch_table),
+    "begins losses": ("results/cpu.md", begins.losses_table),
+    "begins gains": ("results/cpu.md", begins.gains_table),
     "batch with tokens": (
         "results/horizon.md",
         lambda: batch_with_tokens.table(batch_with_tokens.found()),
