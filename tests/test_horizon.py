@@ -314,6 +314,8 @@ def test_a_fit_from_end_to_end(data: str, tmp_path: Path) -> None:
     assert (critical_batch(found.recipe) is not None) == found.is_batch_known
     verdict = json.loads((tmp_path / "fit/verdict.json").read_text())
     assert verdict.pop("command").startswith("cdp.fit_horizon(None, ")
+    assert verdict.pop("task")["data"]
+    assert verdict.pop("recipe") == json.loads(json.dumps(found.before.to_dict()))
     assert verdict == json.loads(json.dumps(found.to_dict()))
     assert (tmp_path / "fit/horizon.svg").read_text().startswith("<svg")
 

@@ -175,7 +175,8 @@ def trials_in(out: Path) -> list[TrialRow]:
 
 @pytest.mark.parametrize("axis", ["width", "depth", "batch", "tokens"])
 def test_a_sweep_along_each_axis(small: SweepConfig, tmp_path: Path, axis: str) -> None:
-    """A sweep runs every trial of its grid once, and writes trials, verdict and plot."""
+    """A sweep runs every trial of its grid once, and writes trials, plot and verdict, which says of
+    which recipe and data it is."""
     found = swept(small, tmp_path, axes=(axis,))
     rows = trials_in(tmp_path)
     assert finished_once(rows, 3 * 2 * 2)
@@ -184,6 +185,11 @@ def test_a_sweep_along_each_axis(small: SweepConfig, tmp_path: Path, axis: str) 
     assert (tmp_path / "sweep.svg").read_text().startswith("<svg")
     written = json.loads((tmp_path / "verdict.json").read_text())
     assert written.pop("command") is None  # it was made in Python
+    with Store(str(tmp_path / "sweep.db"), create=False) as store:
+        spec = store.study(STUDY).spec
+    assert written.pop("task") == spec["task"]
+    assert spec["task"]["data"]
+    assert Recipe.from_dict(written.pop("recipe")).base == Recipe.from_dict(spec["recipe"]).base
     assert written == json.loads(json.dumps(found.to_dict()))
 
 

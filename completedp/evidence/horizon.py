@@ -41,14 +41,14 @@ from completedp.evidence.horizon_result import BATCH, BOTH, TOKENS, TOLERANCE, H
 from completedp.evidence.plots import horizon_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
-from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
+from completedp.studies.listed import listed_losses, listed_spec, made_of, plan_of, trials_by_scale
 from completedp.studies.objective import runner_of
 from completedp.studies.outlook import Outlook, outlook
 from completedp.studies.run import open_study, start
 from completedp.studies.session import say_outlook, warn_of_base
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store, Study
-from completedp.studies.typed import call_of, typed_command
+from completedp.studies.typed import call_of
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import REFERENCE, MakeModel, Task
@@ -187,7 +187,7 @@ def run_horizon(
             done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
         result = judge_horizon(grid, recipe, done, folder=folder, noise=noise)
-        write_json(folder / "verdict.json", result.to_dict() | {"command": typed_command() or call})
+        write_json(folder / "verdict.json", result.to_dict() | made_of(spec, call))
         if find_spec("matplotlib") is not None:
             write_text_atomically(folder / "horizon.svg", horizon_svg(result))
         result.recipe.save(user_path(out))

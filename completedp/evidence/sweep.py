@@ -28,14 +28,14 @@ from completedp.evidence.optimum import Optimum, drift_text, find_optimum, loss_
 from completedp.evidence.plots import require_matplotlib, sweep_svg
 from completedp.studies.cells import Wanted
 from completedp.studies.config import WorkerConfig
-from completedp.studies.listed import listed_losses, listed_spec, plan_of, trials_by_scale
+from completedp.studies.listed import listed_losses, listed_spec, made_of, plan_of, trials_by_scale
 from completedp.studies.objective import runner_of
 from completedp.studies.outlook import outlook
 from completedp.studies.run import open_study, start
 from completedp.studies.session import say_outlook
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.store import Store
-from completedp.studies.typed import call_of, typed_command
+from completedp.studies.typed import call_of
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import MakeModel, Task
@@ -194,7 +194,7 @@ def run_sweep(
         start = tuple(_start(recipe, name) for name in grid.coordinates)
         done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         result = SweepResult(grid=grid, lines=judge(grid, done), out=folder, start=start)
-        write_json(folder / "verdict.json", result.to_dict() | {"command": typed_command() or call})
+        write_json(folder / "verdict.json", result.to_dict() | made_of(spec, call))
         write_text_atomically(folder / "sweep.svg", sweep_svg(grid, result.lines))
     return result
 

@@ -22,6 +22,7 @@ from completedp.studies.session import work_shown
 from completedp.studies.space import Space, check_coordinates, check_reached
 from completedp.studies.spec import Site, StudySpec
 from completedp.studies.study import Study
+from completedp.studies.typed import typed_command
 from completedp.tasks.task import Task
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
@@ -44,6 +45,15 @@ def listed_spec(task: Task, recipe: Recipe, coordinates: Sequence[str]) -> Study
         task=task.identity(recipe.base),
         trials=1,
     )
+
+
+def made_of(spec: StudySpec, call: str | None = None) -> dict[str, Any]:
+    """What a result is of, for its file: the recipe, the model and data, and how it was asked for.
+
+    Losses say nothing without it: two sweeps of one command may be of two texts.
+    """
+    task, typed = dict(spec.task), typed_command() or call
+    return {"recipe": spec.recipe.to_dict(), "task": task, "command": typed}
 
 
 def plan_of(spec: StudySpec, task: Task, wanted: Wanted) -> Plan:
