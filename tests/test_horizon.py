@@ -35,7 +35,7 @@ from completedp.studies import worker
 from completedp.studies.cells import read_sites
 from completedp.studies.run import start
 from completedp.studies.store import Store, TrialRow
-from completedp.theory.horizon import critical_batch
+from completedp.theory.horizon import critical_batch, fitted_to
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training.folder import Result
@@ -163,7 +163,10 @@ def test_the_recipe_gets_the_exponent_and_its_evidence() -> None:
     told = again.provenance
     assert told["horizon_token_exponent"] == pytest.approx(0.21)
     assert told["horizon_batch_exponent"] == pytest.approx(0.4)
-    assert told["horizon_tokens_to"] == 16 * found.before.base.tokens
+    reach = 16 * found.before.base.tokens
+    assert told["horizon_tokens_to"] == fitted_to(again) == reach
+    assert fitted_to(again.with_rules(beta_rule="keep")) == reach
+    assert fitted_to(again.with_rules(token_exponent=0.5)) is None  # which nobody fitted
     assert "fitted 0.21 +- 0.00; 0.5 costs 0.1" in str(found)
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["token_exponent"] == (
         found.tokens.exponent
@@ -174,6 +177,7 @@ def test_the_recipe_gets_the_exponent_and_its_evidence() -> None:
 def test_an_exponent_outside_the_rules_is_the_nearest(fitted: float, kept: float) -> None:
     """The rules take exponents from 0 to 1."""
     found = judged(fitted, 0.5)
+    assert fitted_to(found.recipe) is not None
     assert found.tokens.exponent == pytest.approx(fitted)
     assert found.recipe.rules.token_exponent == pytest.approx(kept)
     assert ("nearest" in str(found)) == (fitted < 0)
@@ -194,6 +198,20 @@ def test_what_is_not_bracketed_is_not_fitted() -> None:
     assert found.tokens.exponent is None
     assert found.recipe.rules == found.before.rules
     assert "with more octaves goes on" in str(found)
+    earlier = judged(0.25, 0.5).recipe
+    assert "horizon_close_from" in earlier.provenance
+    losses = planted(0.25, 0.5, base=6.0)
+    again = judge_horizon(GRID, earlier, losses, folder=Path("nowhere")).recipe
+    assert not {"horizon_token_exponent", "horizon_close_from"} & again.provenance.keys()
+
+
+def test_batches_that_grow_along_are_whole_sequences() -> None:
+    """A root of two in the batch is the nearest number of examples."""
+    recipe = make_recipe()
+    unit = recipe.base.batch // 4
+    grid = HorizonGrid(batch_growth=0.5, factors=(1, 2, 4))
+    batches = [scale.batch // unit for scale in horizon._scales(grid, recipe, BOTH, unit).values()]
+    assert batches == [4, 6, 8]
 
 
 @pytest.mark.parametrize("growing", [True, False])

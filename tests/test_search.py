@@ -469,6 +469,7 @@ def test_two_studies_of_one_name_are_one_line(data: str, store: Store) -> None:
         ({"seed": 5}, "'seed' = 0, not 5"),
         ({"context": 32}, "'task.unit' = 16, not 32"),
         ({"recipe": make_recipe(lr=2.0**-5)}, "recipe.values.lr"),
+        ({"recipe": make_recipe().with_schedule(kind="wsd")}, "recipe.schedule.kind"),
     ):
         assert words in error_of(make_study, store, data, **{"trials": 400, **changes})
     assert study.counts()["budget"] == store.study().spec["trials"] == 4

@@ -24,6 +24,7 @@ from completedp.theory.recipe import Recipe
 from completedp.theory.recipe_page import recipe_page
 from completedp.theory.rules import Rules
 from completedp.theory.scale import Ratios, Scale
+from completedp.theory.schedule import Schedule
 from completedp.theory.timescale import base_timescales, matrix_range, timescale
 from completedp.theory.transfer import Transfer
 from completedp.theory.trust import (
@@ -291,6 +292,22 @@ def test_another_schedule_was_not_what_was_measured() -> None:
     assert recipe.with_schedule(kind="wsd", decay=0.3).schedule.decay == 0.3
 
 
+def test_a_schedule_of_another_kind_has_nothing_of_the_old_ones_fall() -> None:
+    """Warm-up and final rate stay, where the kind has one; the power that was tuned for another
+    fall, and pieces, do not; and a recipe's page has the parts of its kind."""
+    recipe = make_recipe().with_schedule(power=0.5, warmup=0.1, final=0.2)
+    assert recipe.with_schedule(kind="wsd").schedule == Schedule(
+        kind="wsd", warmup=0.1, final=0.2, decay=0.2
+    )
+    assert recipe.with_schedule(kind="constant").schedule == Schedule(kind="constant", warmup=0.1)
+    assert recipe.with_schedule(kind="wsd", power=2.0).schedule.power == 2.0
+    pieces = recipe.with_schedule(kind="piecewise", boundaries=(0.5,), levels=(1.0, 0.1))
+    assert pieces.with_schedule(kind="cosine").schedule == Schedule(warmup=0.1)
+    assert "kind wsd, warmup 0.1, final 0.2, decay 0.2" in str(recipe.with_schedule(kind="wsd"))
+    assert "power 0.5" in str(recipe)
+    assert "decay" not in str(recipe).partition("schedule")[2].partition("\n")[0]
+
+
 def test_a_search_begins_with_the_rules_and_the_schedule_that_are_given() -> None:
     """Flags that are given are those of the recipe it starts from; without any it is the recipe."""
     recipe = make_recipe()
@@ -311,8 +328,10 @@ def test_the_horizon_is_measured_as_far_as_it_was_fitted() -> None:
     far = Ratios(tokens=200 * checked)
     assert list(far_horizon(recipe, far))
     reach = 16 * checked * recipe.base.tokens
-    fitted = replace(recipe, provenance={**recipe.provenance, "horizon_tokens_to": reach})
+    fit = {"horizon_tokens_to": reach, "horizon_token_exponent": recipe.rules.token_exponent}
+    fitted = replace(recipe, provenance={**recipe.provenance, **fit})
     assert not list(far_horizon(fitted, far))
+    assert list(far_horizon(fitted.with_rules(token_exponent=0.5), far))
     (line,) = far_horizon(fitted, Ratios(tokens=1600 * checked))
     assert line.startswith(f"the tokens grow x{1600 * checked:,.0f}, x100 of what was measured")
 

@@ -10,11 +10,14 @@ import numpy as np
 import own_models as own
 import pytest
 import torch
+import torch.nn.functional as F
+from helpers import error_of
 from torch import Tensor, nn
 
 import completedp as cdp
 from completedp.apply.initialise import draw
 from completedp.apply.multipliers import is_for_multipliers
+from completedp.apply.structure import unwrapped
 from completedp.tasks.data import make_data
 from completedp.tasks.task import Task, make_task
 from completedp.tasks.weights import give_memory, without_weights
@@ -230,3 +233,274 @@ def test_a_temperature_a_head_says_nothing_of_their_size() -> None:
             maker(change)(BASE), BASE, overrides={"temperature": "q_norm"}
         )
     assert recipe.head_dim == own.HEAD
+
+
+def same_in_slots(make: Any, alone: Any, **options: Any) -> bool:
+    """Whether one trial in slots ends as the run that `trained` had."""
+    task: Task = make_task(make, DATA, context=CONTEXT, eval_examples=4, **options)
+    runner = Runner(task, slots=1, device="cpu", compile=False)
+    recipe = cdp.Recipe.for_model(make(BASE), BASE, overrides=options.get("overrides"))
+    (outcome,) = runner.run([runner.trial(recipe, BASE, 0, 0)], BASE)
+    assert runner.in_slots(BASE)
+    return outcome.loss == pytest.approx(alone.valid_loss, rel=1e-5)
+
+
+class Capped(nn.Module):
+    """A wrapper that does something, and calls what it wraps as torch's wrappers do."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.module = inner
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return 0.1 * self.module(tokens)
+
+
+def test_a_wrapper_of_the_users_own_is_part_of_the_model(tmp_path: Path) -> None:
+    """What it does is trained, in slots and alone, and checked; torch's own wrappers do nothing."""
+    plain = maker(lambda _: None)
+    capped = trained(lambda scale: Capped(plain(scale)), tmp_path / "a")
+    assert capped.valid_loss != trained(plain, tmp_path / "b").valid_loss
+    assert same_in_slots(lambda scale: Capped(plain(scale)), capped)
+    assert str(
+        cdp.coordcheck(
+            lambda scale: Capped(plain(scale)), widths=(16, 32), depths=(1, 2), seeds=1, quiet=True
+        )
+    )
+    inner = plain(BASE)
+    assert unwrapped(nn.DataParallel(torch.compile(inner))) is inner  # type: ignore[arg-type]
+
+
+def test_a_tensor_of_two_names_in_one_module_stays_one(tmp_path: Path) -> None:
+    """A table that is the head's, too, under another name, is one in `train` and in slots."""
+
+    class Raw(own.NanoGPT):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            del self.wte, self.lm_head
+            self.table = nn.Parameter(0.02 * torch.randn(own.VOCAB, width))
+            self.head = self.table
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = F.embedding(tokens, self.table) + self.wpe(torch.arange(tokens.shape[-1]))
+            for block in self.h:
+                x = block(x)
+            return F.linear(self.ln_f(x), self.head)
+
+    def make(scale: cdp.Scale) -> nn.Module:
+        return Raw(scale.width, scale.depth)
+
+    overrides = {"table": "tied_embedding"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recipe = cdp.Recipe.for_model(make(BASE), BASE, overrides=overrides)
+        options = {"context": CONTEXT, "eval_examples": 4, "quiet": True, "noise_every": 0}
+        alone = cdp.train(make, recipe, BASE, DATA, tmp_path, device="cpu", **options)
+        assert same_in_slots(make, alone, overrides=overrides)
+        model = give_memory(make_task(make, DATA, overrides=overrides).model(BASE), "cpu")
+    assert model.table is model.head
+
+
+def test_a_hook_after_the_gradient_is_said_to_be_left_out() -> None:
+    """Hooks of either kind on a tensor's gradient are warned of."""
+
+    def change(model: Any) -> None:
+        model.lm_head.weight.register_post_accumulate_grad_hook(lambda _: None)
+
+    with pytest.warns(cdp.ModelWarning, match=r"lm_head\.weight: a hook on the gradient"):
+        without_weights(maker(change)(BASE))
+
+
+def test_a_hook_on_a_modules_gradients_keeps_it_out_of_slots(tmp_path: Path) -> None:
+    """Slots do not call it, so trials train one at a time, where it acts as in `train`."""
+
+    def change(model: Any) -> None:
+        hook = model.h[0].mlp.c_fc.register_full_backward_hook
+        hook(lambda _, grads, __: tuple(0.1 * grad for grad in grads))
+
+    task = make_task(maker(change), DATA, context=CONTEXT, eval_examples=4)
+    runner = Runner(task, device="cpu", compile=False)
+    with pytest.warns(UserWarning, match="a hook on its gradients"):
+        assert not runner.in_slots(BASE)
+    recipe = cdp.Recipe.for_model(maker(change)(BASE), BASE)
+    (outcome,) = runner.run([runner.trial(recipe, BASE, 0, 0)], BASE)
+    assert outcome.loss == pytest.approx(trained(maker(change), tmp_path).valid_loss, rel=1e-6)
+
+
+def test_recurrent_layers_keep_nothing_of_old_weights() -> None:
+    """torch's list of a recurrent layer's weights is of those that are trained."""
+
+    def change(model: Any) -> None:
+        model.rnn = nn.LSTM(BASE.width, BASE.width, batch_first=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = give_memory(without_weights(maker(change)(BASE)), "cpu")
+    rnn: Any = model.rnn
+    assert [id(w) for w in rnn._flat_weights] == [id(p) for p in rnn.parameters()]
+
+
+@pytest.mark.parametrize("way", ["blocks", "in place", "root"])
+def test_compiled_parts_are_searched_as_themselves(way: str) -> None:
+    """However a user compiles the model or its blocks, trials share slots, under its own names."""
+
+    def make(scale: cdp.Scale) -> nn.Module:
+        model: Any = own.NanoGPT(scale.width, scale.depth)
+        if way == "blocks":
+            for index, block in enumerate(model.h):
+                model.h[index] = torch.compile(block)
+        if way == "in place":
+            model.h[0].compile()
+        return torch.compile(model) if way == "root" else model  # type: ignore[return-value]
+
+    task = make_task(make, DATA, context=CONTEXT, eval_examples=4)
+    runner = Runner(task, slots=2, device="cpu", compile=False)
+    recipe = cdp.Recipe.for_model(own.NanoGPT(BASE.width, BASE.depth), BASE)
+    plain = Runner(
+        make_task(maker(lambda _: None), DATA, context=CONTEXT, eval_examples=4),
+        slots=2,
+        device="cpu",
+        compile=False,
+    )
+    (found,), (wanted,) = (
+        each.run([each.trial(recipe, BASE, 0, 0)], BASE) for each in (runner, plain)
+    )
+    assert runner.in_slots(BASE)
+    assert found.loss == wanted.loss
+
+
+def test_what_make_draws_is_the_same_every_time(tmp_path: Path) -> None:
+    """Frozen weights and tables that `make` draws are those of every run and trial, whatever was
+    drawn before; and drawing them changes nothing of what others draw."""
+
+    def change(model: Any) -> None:
+        model.wpe.weight.requires_grad_(False)
+        nn.init.normal_(model.wpe.weight)
+
+    torch.manual_seed(1)
+    first = trained(maker(change), tmp_path / "a").valid_loss
+    torch.manual_seed(2)
+    expected = torch.rand(3)
+    torch.manual_seed(2)
+    make_task(maker(change), DATA, context=CONTEXT).model(BASE)
+    assert torch.equal(torch.rand(3), expected)
+    assert trained(maker(change), tmp_path / "b").valid_loss == first
+
+
+def masked(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    """A loss that writes to what it is given."""
+    tokens[:, ::4] = 0
+    return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_loss_that_writes_to_its_batch_changes_no_data(slots: int) -> None:
+    """The same trial again ends as before: held-out examples are what they were."""
+    kept = {split: tuple(part.clone() for part in parts) for split, parts in DATA.items()}
+    task = make_task(maker(lambda _: None), kept, loss=masked, context=CONTEXT, eval_examples=4)
+    runner = Runner(task, slots=slots, device="cpu", compile=False)
+    recipe = cdp.Recipe.for_model(maker(lambda _: None)(BASE), BASE)
+    trials = [runner.trial(recipe, BASE, 0, key) for key in range(4)]
+    losses = {outcome.loss for outcome in runner.run(trials, BASE)}
+    assert len(losses) == 1
+    assert torch.equal(kept["valid"][0], DATA["valid"][0])
+
+
+def test_tables_of_every_kind_go_into_a_checkpoint(tmp_path: Path) -> None:
+    """Masks that are views of one table, complex numbers of 16 bytes, an expanded buffer: a run
+    ends, and one that goes on ends the same."""
+
+    def change(model: Any) -> None:
+        table = torch.ones(CONTEXT, CONTEXT).tril()
+        for block in model.h:
+            block.register_buffer("mask", table.view(1, 1, CONTEXT, CONTEXT))
+        angles = torch.arange(4, dtype=torch.float64)
+        model.register_buffer("turns", torch.polar(torch.ones_like(angles), angles))
+        model.register_buffer("wide", torch.zeros(1).expand(4))
+
+    whole = trained(maker(change), tmp_path / "a")
+    assert whole.status == "ok"
+    assert trained(maker(change), tmp_path / "b", stop_after=2).status == "stopped"
+    assert trained(maker(change), tmp_path / "b").valid_loss == whole.valid_loss
+
+
+class Counting(own.NanoGPT):
+    """Its passes count themselves, in a way that no checkpoint has."""
+
+    def __init__(self, width: int, depth: int, way: str) -> None:
+        super().__init__(width, depth)
+        self.way, self.calls = way, 0
+        self.register_buffer("passes", torch.zeros(()), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.way == "attribute":
+            self.calls += 1
+        elif self.way == "buffer":
+            self.passes += 1
+        return super().forward(tokens)
+
+    def get_extra_state(self) -> Any:
+        return {"way": self.way} if self.way == "state" else torch.zeros(1)
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [("attribute", "calls changes"), ("buffer", "passes changes"), ("state", "Counting changes")],
+)
+def test_what_no_checkpoint_has_is_said(way: str, said: str, tmp_path: Path) -> None:
+    """A run that stops says what one that goes on will begin anew; others say nothing."""
+
+    def make(scale: cdp.Scale) -> nn.Module:
+        return Counting(scale.width, scale.depth, way)
+
+    with pytest.warns(cdp.ModelWarning, match=f"{said} in training and is in no checkpoint"):
+        trained(make, tmp_path / "a", stop_after=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cdp.ModelWarning)
+        way = "none"
+        assert trained(make, tmp_path / "b", stop_after=2, checkpoint_every=1).status == "stopped"
+
+
+def test_a_factor_of_a_multipliers_name_is_asked_about() -> None:
+    """A lone number other than 1 may be the model's own; one of 1, or in whole numbers, is not
+    spoken of."""
+
+    class Factor(own.NanoGPT):
+        def __init__(self, factor: Any) -> None:
+            super().__init__(BASE.width, BASE.depth)
+            self.register_buffer("output_multiplier", torch.tensor(factor))
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return super().forward(tokens) * self.output_multiplier
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cdp.ScaleWarning)
+        four, one = (cdp.Recipe.for_model(Factor(factor), BASE) for factor in (4.0, 1.0))
+        with pytest.warns(cdp.ModelWarning, match="the buffer output_multiplier holds 4, and"):
+            cdp.plan(Factor(4.0), four, BASE)
+        warnings.simplefilter("error", cdp.ModelWarning)
+        cdp.plan(Factor(1.0), one, BASE)
+    assert not is_for_multipliers(torch.tensor(1), "output_multiplier", 2)
+
+
+def test_a_lazy_layer_is_asked_to_run_first() -> None:
+    """A tensor without a shape is one line that names it."""
+    model: Any = own.NanoGPT(BASE.width, BASE.depth)
+    model.lm_head = nn.LazyLinear(own.VOCAB, bias=False)
+    assert error_of(cdp.Recipe.for_model, model, BASE) == (
+        "lm_head.weight has no shape before the model has run once: call it on a batch first"
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+def test_narrow_tokens_are_tokens(dtype: torch.dtype) -> None:
+    """Numbers that no table can be asked by are those that one can, for next-token loss alone."""
+    narrow = {split: tuple(part.clamp(max=100).to(dtype) for part in DATA[split]) for split in DATA}
+    wide = {split: tuple(part.long() for part in parts) for split, parts in narrow.items()}
+    found, wanted = (make_task(maker(lambda _: None), data).data for data in (narrow, wide))
+    assert found.digest == wanted.digest
+    own_loss = make_task(maker(lambda _: None), narrow, loss=masked).data
+    assert own_loss.train.take(np.arange(1))[0].dtype == dtype  # type: ignore[union-attr]

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from completedp.apply import cautions, names
 from completedp.apply.model_map import ModelMap, TensorInfo
@@ -92,6 +93,10 @@ def read(
     """As `classify`, but for tensors that nobody can classify, which it gives beside the others."""
     wanted = "a torch.nn.Module: the model itself, not a function that makes it, nor its name"
     check_is("model", model, nn.Module, wanted)
+    if lazy := [name for name, p in model.named_parameters() if is_lazy(p)]:
+        raise CompletedpError(
+            f"{lazy[0]} has no shape before the model has run once: call it on a batch first"
+        )
     tried = merged(overrides or {}, inherited or {})
     every_name = [canonical_name(name) for name, _ in model.named_parameters()]
     structure = Structure(model, {n for n in every_name if _override(n, tried)})

@@ -31,7 +31,8 @@ from completedp.apply.norms import gives_in_proportion
 from completedp.apply.settings import config_of, logit_scale, set_everywhere, setting
 from completedp.apply.structure import has_vectors_alone, unwrapped
 from completedp.apply.tensors import PlanNumbers, TensorPlan, Way
-from completedp.common.errors import CompletedpError
+from completedp.common.errors import CompletedpError, ModelWarning
+from completedp.common.warn import warn
 from completedp.theory.optimizers import LR, OPTIMIZERS, WEIGHT_DECAY
 from completedp.theory.recipe import Recipe
 from completedp.theory.roles import BRANCHES, Role, is_bias
@@ -55,11 +56,12 @@ def shape_of(name: str, depth: int) -> tuple[int, ...]:
 
 
 def is_for_multipliers(buffer: object, name: str, depth: int) -> TypeGuard[Tensor]:
-    """Whether a buffer of that name is for multipliers: one of another shape is the model's own, as
-    a parameter is."""
+    """Whether a buffer of that name is for multipliers: one of another shape, or of whole numbers,
+    is the model's own, as a parameter is."""
     if not isinstance(buffer, Tensor) or isinstance(buffer, nn.Parameter):
         return False
-    return name in BUFFERS.values() and buffer.shape == shape_of(name, depth)
+    is_one = name in BUFFERS.values() and buffer.is_floating_point()
+    return is_one and buffer.shape == shape_of(name, depth)
 
 
 def choose_ways(
@@ -73,7 +75,10 @@ def choose_ways(
     inner, depth = unwrapped(model_map.model), model_map.depth
     ways: dict[str, Way] = {}
     for branch, name in BUFFERS.items():
-        has_buffer = is_for_multipliers(getattr(inner, name, None), name, depth)
+        buffer = getattr(inner, name, None)
+        has_buffer = is_for_multipliers(buffer, name, depth)
+        if branch == OUTPUT and has_buffer:
+            _say_overwritten(inner, name, buffer)
         if wanted == "buffer" and not has_buffer and depth:
             raise CompletedpError(
                 f"{type(inner).__name__} has no buffer {name} of shape "
@@ -239,6 +244,17 @@ def rescaled(tensor: TensorPlan, factor: float, label: str) -> dict[str, Value]:
     if "init_std" in tensor.values:
         new["init_std"] = tensor.values["init_std"].times(label, factor)
     return new
+
+
+def _say_overwritten(model: nn.Module, name: str, buffer: Tensor) -> None:
+    """A lone number may be a factor of the model's own, of the same name."""
+    if buffer.is_meta or type(model).__module__.startswith("completedp.") or buffer.item() == 1:
+        return
+    warn(
+        f"the buffer {name} holds {buffer.item():g}, and the plan's multiplier takes its place: if "
+        "it is a factor of the model's own, give it another name",
+        ModelWarning,
+    )
 
 
 @torch.no_grad()

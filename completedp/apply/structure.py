@@ -62,13 +62,32 @@ class Place:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside the wrappers of torch.compile, DistributedDataParallel and the like."""
-    while True:
-        wrapped = (module._modules.get(name) for name in names.WRAPPERS)
-        inner = next((m for m in wrapped if m is not None), None)
-        if inner is None:
-            return module
+    """The module inside the wrappers of torch.compile, DistributedDataParallel and the like.
+
+    A class of the user's own that calls what it wraps `module` may do more than pass it on.
+    """
+    while type(module).__module__.startswith(_WRAPPING) and len(module._modules) == 1:
+        ((name, inner),) = module._modules.items()
+        if name not in names.WRAPPERS or inner is None:
+            break
         module = inner
+    return module
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """A model without what `torch.compile` put around it, or around some of its modules."""
+    model = unwrapped(model)
+    for module in list(model.modules()):
+        if module._compiled_call_impl is not None:  # module.compile()
+            module._compiled_call_impl = None
+        for name, inner in module._modules.items():
+            while inner is not None and type(inner).__module__.startswith("torch._dynamo."):
+                module._modules[name] = inner = inner._modules["_orig_mod"]
+    return model
+
+
+_WRAPPING = ("torch.", "deepspeed.")
+"""Where the classes of wrappers are."""
 
 
 class Structure:

@@ -52,7 +52,7 @@ from completedp.studies.typed import call_of
 from completedp.tasks.config import EVAL_EXAMPLES
 from completedp.tasks.losses import ModelLoss
 from completedp.tasks.task import REFERENCE, MakeModel, Task
-from completedp.theory.horizon import BATCH_HOLDS_TO, CRITICAL_BATCH, TOKENS_TO
+from completedp.theory.horizon import BATCH_HOLDS_TO, CRITICAL_BATCH, FITTED, TOKENS_TO, as_rule
 from completedp.theory.recipe import Recipe
 from completedp.theory.scale import Scale
 from completedp.training import loop
@@ -146,7 +146,7 @@ def horizon_left(
     """What a fit has still to train, with the run for the gradient's noise."""
     _check(recipe, out)
     spec, folder = listed_spec(task, recipe, COORDINATES), _folder(out)
-    wanted = _wanted(grid, spec, task, _curves(grid, recipe))
+    wanted = _wanted(grid, spec, task, _curves(grid, recipe, task.data.unit))
     ahead = outlook(trials_by_scale(spec, task, wanted.values()), _store(folder, store), STUDY)
     noise = _noise_config(task, recipe, folder) if grid.noise else None
     if noise is None or steps_done(noise) == recipe.base.steps:
@@ -171,7 +171,7 @@ def run_horizon(
     folder = _folder(out)
     spec = listed_spec(task, recipe, COORDINATES)
     # What cannot be trained is said before anything is.
-    wanted = _wanted(grid, spec, task, _curves(grid, recipe))
+    wanted = _wanted(grid, spec, task, _curves(grid, recipe, task.data.unit))
     with only_process(folder):
         with Store(_store(folder, store)) as opened:
             study = open_study(opened, STUDY, spec)
@@ -179,11 +179,11 @@ def run_horizon(
             done = listed_losses(study, spec, task, first, options, quiet=quiet)
             if not any(map(math.isfinite, done.values())):
                 raise CompletedpError(
-                    f"all {len(done)} trials at the base diverged: there is no learning rate to "
+                    f"every trial at the base diverged: there is no learning rate to "
                     f"fit. Take lower {option('octaves')}, or look at the model, its loss and data"
                 )
             best = _base_best(study, grid, done)
-            wanted = _wanted(grid, spec, task, _curves(grid, recipe), best)
+            wanted = _wanted(grid, spec, task, _curves(grid, recipe, task.data.unit), best)
             done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
         result = judge_horizon(grid, recipe, done, folder=folder, noise=noise)
@@ -252,13 +252,14 @@ def _store(folder: Path, store: str | None) -> str:
     return store or str(folder / "horizon.db")
 
 
-def _curves(grid: HorizonGrid, recipe: Recipe) -> dict[str, dict[float, Scale]]:
+def _curves(grid: HorizonGrid, recipe: Recipe, unit: int) -> dict[str, dict[float, Scale]]:
     """What is trained along every line of growth."""
-    return {what: _scales(grid, recipe, what) for what in (TOKENS, BOTH, BATCH)}
+    return {what: _scales(grid, recipe, what, unit) for what in (TOKENS, BOTH, BATCH)}
 
 
-def _scales(grid: HorizonGrid, recipe: Recipe, what: str) -> dict[float, Scale]:
-    """What is trained along one line of growth, by its factor, the base first."""
+def _scales(grid: HorizonGrid, recipe: Recipe, what: str, unit: int = 1) -> dict[float, Scale]:
+    """What is trained along one line of growth, by its factor, the base first; batches are whole
+    numbers of examples, of `unit` tokens each."""
     base = recipe.base
     if what == BATCH:
         return {f: replace(base, batch=base.batch * f) for f in grid.batch_factors}
@@ -267,7 +268,8 @@ def _scales(grid: HorizonGrid, recipe: Recipe, what: str) -> dict[float, Scale]:
     scales = {}
     for factor in grid.factors:
         more = factor ** (grid.batch_growth or 0.0) if what == BOTH else 1.0
-        scales[factor] = replace(base, batch=round(base.batch * more), tokens=base.tokens * factor)
+        batch = unit * round(base.batch * more / unit)
+        scales[factor] = replace(base, batch=batch, tokens=base.tokens * factor)
     return scales
 
 
@@ -385,28 +387,29 @@ def _fitted_recipe(result: HorizonResult) -> Recipe:
     fit, recipe = result.fitted, result.before
     fitted = fit.exponent is not None
     alone = None if fit is result.tokens else result.tokens
+    close_from, close_to = fit.close or (None, None)
     known: dict[str, float | str | None] = {
         "horizon_grows": fit.what if fitted else None,
         TOKENS_TO: recipe.base.tokens * fit.largest.factor if fitted else None,
         "horizon_seeds": result.grid.seeds if fitted else None,
-        "horizon_token_exponent": fit.exponent,
-        "horizon_token_exponent_error": fit.error,
-        "horizon_token_exponent_alone": alone and alone.exponent,
-        "horizon_token_exponent_alone_error": alone and alone.error,
+        FITTED: fit.exponent,
+        f"{FITTED}_error": fit.error,
+        f"{FITTED}_alone": alone and alone.exponent,
+        f"{FITTED}_alone_error": alone and alone.error,
         "horizon_batch_exponent": None if result.batch is None else result.batch.exponent,
         "horizon_batch_exponent_error": None if result.batch is None else result.batch.error,
         BATCH_HOLDS_TO: result.batch_holds_to,
         CRITICAL_BATCH: result.critical_batch if result.is_batch_known else None,
         f"{CRITICAL_BATCH}_error": result.critical_batch_error if result.is_batch_known else None,
+        "horizon_close_from": close_from,
+        "horizon_close_to": close_to,
     }
-    if fit.close is not None:
-        known["horizon_close_from"], known["horizon_close_to"] = fit.close
     rest = {k: v for k, v in recipe.provenance.items() if k not in known}
     evidence = {k: _rounded(v) for k, v in known.items() if v is not None}
     found = replace(recipe, provenance=rest | evidence)
     if fit.exponent is None:
         return found
-    return found.with_rules(token_exponent=round(min(1.0, max(0.0, fit.exponent)), 3))
+    return found.with_rules(token_exponent=as_rule(fit.exponent))
 
 
 def _rounded(value: float | str) -> float | str:

@@ -72,7 +72,8 @@ def measure(
     loss = task.batch_loss(model)
     batches = training_batches(task.data, examples, seed, next(model.parameters()).device)
     probe = next(batches)
-    at_start = copy.deepcopy(model)
+    parameters = planned.map.parameters()
+    at_start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     with HeadSizes() as heads:
         before, returned = _capture(model, loss, probe, blocks, seed)
     planned.map.seen_head_dim = planned.map.seen_head_dim or heads.size
@@ -84,7 +85,7 @@ def measure(
             loss(*next(batches)).total.backward()
             if 2 * step >= steps:
                 for tensor in tensors:
-                    if (grad := model.get_parameter(tensor.name).grad) is not None:
+                    if (grad := parameters[tensor.name].grad) is not None:
                         squares[tensor.type].append(_mean_square(grad / growth[tensor.name]))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -93,8 +94,8 @@ def measure(
     for kind, values in squares.items():
         sizes["gradient", kind] = values
     for tensor, kind, owner in _uses(planned):
-        start = at_start.get_parameter(tensor.name)
-        delta = model.get_parameter(tensor.name).detach() - start.detach()
+        start = at_start[tensor.name]
+        delta = parameters[tensor.name].detach() - start
         delta /= folded[tensor.name]
         if _is_added(tensor, owner):
             sizes["own", kind].append(_mean_square(delta))

@@ -64,7 +64,7 @@ def trials_to_climb(
     scales: Sequence[Scale],
     *,
     seeds: int,
-    kept: Kept | None = None,
+    kept: Kept,
     of_them: int | None = None,
 ) -> dict[Scale, int]:
     """How many trials `climb` trains at each scale, at most: who goes on is not known before.
@@ -76,7 +76,7 @@ def trials_to_climb(
     for height, scale in enumerate(scales):
         fresh = _fresh_seeds(seeds, height)
         pairs = [(recipe, seed) for recipe in candidates.values() for seed in fresh]
-        known = sum(kept.get(recipe, scale, seed) is not None for recipe, seed in pairs if kept)
+        known = sum(kept.get(recipe, scale, seed) is not None for recipe, seed in pairs)
         counts[scale] = counts.get(scale, 0) + max(0, most * seeds - known)
         most = min(most, math.ceil(most / 2) + 1)
     return counts

@@ -210,14 +210,11 @@ def ladder_outlook(
     scales = _rungs(rungs, objective)
     base, found = objective.recipe.base, candidates(study, objective)
 
-    def most(kept: Kept | None) -> Counter[Scale]:
-        counts = Counter(trials_to_climb(found, scales or [base], seeds=seeds, kept=kept))
-        if scales:  # then the winner and the start at the base
-            counts += Counter(trials_to_climb(found, [base], seeds=seeds, kept=kept, of_them=2))
-        return +counts
-
-    begun = study.get_note(_ASKED) == _asked(scales, seeds)
-    return Outlook(left=most(Kept(study)), begun=begun)
+    kept = Kept(study)
+    left = Counter(trials_to_climb(found, scales or [base], seeds=seeds, kept=kept))
+    if scales:  # then the winner and the start at the base
+        left += Counter(trials_to_climb(found, [base], seeds=seeds, kept=kept, of_them=2))
+    return Outlook(left=+left, begun=study.get_note(_ASKED) == _asked(scales, seeds))
 
 
 _ASKED = "ladder asked for"

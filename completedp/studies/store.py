@@ -131,7 +131,8 @@ _ROUNDING = 1e-8
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> str:
     """In words, the first key that is not the same in two specs; empty when they are equal."""
-    for key in [*new, *(key for key in old if key not in new)]:
+    keys = [*new, *(key for key in old if key not in new)]
+    for key in sorted(keys, key="space".__eq__):  # which follows from the others
         if key in _INCIDENTAL or key.startswith(SIZED):
             continue
         path = f"{where}{key}"

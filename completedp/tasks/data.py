@@ -38,6 +38,11 @@ _ON_DEVICE: WeakKeyDictionary[Examples, dict[torch.device, Batch]] = WeakKeyDict
 """Rows that some stack needs, for as long as their examples are in use."""
 
 
+def copies(batch: Iterable[Tensor]) -> Batch:
+    """For a loss, which may write to what it is given: these rows may be asked for again."""
+    return tuple(part.clone() for part in batch)
+
+
 class Windows(Protocol):
     """What a folder of tokens gives: windows of context + 1 tokens."""
 
@@ -108,6 +113,7 @@ class Stream:
         for batch in self.batches(self.split, examples, seed):
             parts = as_batch(batch, self.split, self.columns)
             if self.loss is next_token_loss:
+                parts = _as_tokens(parts)
                 check_next_token(parts, self.split)
             yield parts
 
@@ -242,6 +248,7 @@ def make_data(source: Any, context: int | None = None, loss: ModelLoss | None = 
     learnt = in_order(learnt, "train", own, columns)
     judged = in_order(judged, "valid", found, columns)
     if loss is next_token_loss:
+        learnt, judged = _as_tokens(learnt), _as_tokens(judged)
         check_next_token(learnt, "train")
         check_next_token(judged, "valid")
     train, valid = Tensors(learnt), Tensors(judged)
@@ -287,6 +294,12 @@ def _as_tensor(part: Tensor | np.ndarray) -> Tensor:
     return part.long() if part.dtype in _UNSIGNED else part
 
 
+def _as_tokens(parts: Batch) -> Batch:
+    """Of numbers too narrow for a table to be asked by."""
+    return tuple(part.long() if part.dtype in _NARROW else part for part in parts)
+
+
+_NARROW = (torch.uint8, torch.int8, torch.int16)
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from completedp.apply.classify import classify
 from completedp.apply.multipliers import is_for_multipliers
 from completedp.apply.plan import Plan, make_plan
-from completedp.apply.structure import unwrapped
+from completedp.apply.structure import uncompiled
 from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError, short
 from completedp.lm.loss import Loss
@@ -29,7 +29,7 @@ from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
 from completedp.lm.transformer import is_reference
 from completedp.tasks.config import EVAL_EXAMPLES, Z_LOSS, Sources, TaskConfig
-from completedp.tasks.data import Data, make_data
+from completedp.tasks.data import Data, copies, make_data
 from completedp.tasks.losses import ModelLoss, next_token_loss, transformer_loss
 from completedp.tasks.sources import (
     check_takes_scale,
@@ -80,7 +80,8 @@ class Task:
             with torch.device("meta"):
                 return self.make(scale, dtype)
         try:
-            made = self.make(scale)
+            with _seeded():
+                made = self.make(scale)
         except CompletedpError:
             raise
         except (Exception, SystemExit) as error:  # the user's own code may fail in any way
@@ -89,7 +90,7 @@ class Task:
             raise CompletedpError(
                 f"{self.name} gave a {type(made).__name__} at {scale}, not a torch.nn.Module"
             )
-        made = unwrapped(made)  # a compiled model, say: what compiles it is whoever trains it
+        made = uncompiled(made)  # what compiles it is whoever trains it
         for name, buffer in made.named_buffers():
             if buffer.is_meta and not is_for_multipliers(buffer, name, scale.depth):
                 raise CompletedpError(
@@ -154,7 +155,7 @@ class Task:
                 said_plainly(self.name),
                 torch.autocast(batch[0].device.type, dtype if narrow else None, enabled=narrow),
             ):
-                total = own(model, *batch)
+                total = own(model, *copies(batch))
             if not isinstance(total, torch.Tensor) or total.dim() != 0:
                 found = tuple(total.shape) if isinstance(total, torch.Tensor) else total
                 raise CompletedpError(f"the loss must be one number, and is {found!r:.60}")
@@ -177,6 +178,15 @@ class Task:
             "eval_examples": self.eval_examples,
             "overrides": dict(self.overrides),
         }
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """What the user's function draws, such as weights that stay frozen, is the same every time."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(0)
+        yield
 
 
 def make_task(

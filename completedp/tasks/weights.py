@@ -43,7 +43,7 @@ def _emptied(model: nn.Module, overrides: Iterable[str]) -> dict[str, weakref.re
     watched: dict[str, weakref.ref[nn.Parameter]] = {}
     hooked = []
     for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
+        for name, parameter in _own(module):
             whole = canonical_name(f"{path}.{name}".lstrip("."))
             named = any(re.search(pattern, whole) for pattern in overrides)
             if not parameter.requires_grad or _starts_by_itself(module, parameter, named=named):
@@ -52,8 +52,8 @@ def _emptied(model: nn.Module, overrides: Iterable[str]) -> dict[str, weakref.re
                 empty = nn.Parameter(torch.empty_like(parameter, device="meta"))
                 replaced[parameter] = _alike(empty, parameter)
                 watched[whole] = weakref.ref(parameter)
-                hooked += [whole] if parameter._backward_hooks else []
-            module._parameters[name] = replaced[parameter]
+                hooked += [whole] if _has_hooks(parameter) else []
+            _put(module, name, replaced[parameter])
     if hooked:
         warn(
             f"{_listed(hooked)}: a hook on the gradient is left out where this package trains the "
@@ -61,6 +61,23 @@ def _emptied(model: nn.Module, overrides: Iterable[str]) -> dict[str, weakref.re
             ModelWarning,
         )
     return watched
+
+
+def _own(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """A module's own parameters, by each of their names: one may have two."""
+    return [(name, p) for name, p in module._parameters.items() if p is not None]
+
+
+def _put(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+    """In its place; torch's recurrent layers have a list of theirs besides, kept in step so."""
+    if isinstance(module, nn.RNNBase):
+        setattr(module, name, parameter)
+    module._parameters[name] = parameter
+
+
+def _has_hooks(parameter: nn.Parameter) -> bool:
+    """Whether something of the user's own is done to its gradient."""
+    return bool(parameter._backward_hooks) or bool(parameter._post_accumulate_grad_hooks)
 
 
 def _listed(names: list[str]) -> str:
@@ -86,18 +103,16 @@ def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:
     kept: list[tuple[nn.Module, str, Tensor]] = [
         (module, name, tensor)
         for module in model.modules()
-        for name, tensor in (
-            *module.named_parameters(recurse=False),
-            *module.named_buffers(recurse=False),
-        )
-        if not tensor.is_meta
+        for name, tensor in (*_own(module), *module._buffers.items())
+        if tensor is not None and not tensor.is_meta
     ]
     # A tensor itself is emptied in place; what is one object stays one.
     values = {id(tensor): tensor.detach() for _, _, tensor in kept}
-    there = {key: value.to(device) for key, value in values.items()}
+    # An expanded one has no memory for every number, which a checkpoint is to be read into.
+    there = {key: value.to(device).contiguous() for key, value in values.items()}
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
+        for name, parameter in _own(module):
             places.setdefault(parameter, []).append((module, name))
     model.to_empty(device=device)
     for old, ((first, key), *others) in places.items():
@@ -105,7 +120,7 @@ def give_memory(model: nn.Module, device: torch.device | str) -> nn.Module:
         if new is not None and new is not old:
             _alike(new, old)
         for module, name in others:  # tied, of which to_empty makes two
-            module._parameters[name] = new
+            _put(module, name, new)
     for module, name, tensor in kept:
         if name in module._buffers:
             module._buffers[name] = there[id(tensor)]

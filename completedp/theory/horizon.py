@@ -17,23 +17,35 @@ TOKENS_TO = "horizon_tokens_to"
 """Tokens in all up to which the token exponent was fitted there."""
 
 
+FITTED = "horizon_token_exponent"
+"""The token exponent that was fitted, which the rules may have the nearest to."""
+_ROUNDED = 1e-3
+
+
+def as_rule(exponent: float) -> float:
+    """A fitted token exponent as the rules take it."""
+    return round(min(1.0, max(0.0, exponent)), 3)
+
+
 def fitted_to(recipe: Recipe) -> float | None:
     """The tokens that a recipe records its token exponent to be fitted to; None where it records
-    none."""
-    found = recipe.provenance.get(TOKENS_TO)
-    return float(found) if is_finite(found) and found > 0 else None
+    none, or has had another exponent since."""
+    exponent = recipe.provenance.get(FITTED)
+    if not is_finite(exponent):
+        return None
+    is_its = abs(as_rule(exponent) - recipe.rules.token_exponent) < 1.5 * _ROUNDED
+    return recorded(recipe, TOKENS_TO) if is_its else None
 
 
-def batch_holds_to(recipe: Recipe) -> float | None:
-    """The batch that a recipe records its batch rule to hold to; None where it records none."""
-    found = recipe.provenance.get(BATCH_HOLDS_TO)
+def recorded(recipe: Recipe, what: str) -> float | None:
+    """A number of tokens that a recipe has on record; None where it has none."""
+    found = recipe.provenance.get(what)
     return float(found) if is_finite(found) and found > 0 else None
 
 
 def critical_batch(recipe: Recipe) -> float | None:
     """The critical batch that a recipe records, in tokens; None where it records none."""
-    found = recipe.provenance.get(CRITICAL_BATCH)
-    return float(found) if is_finite(found) and found > 0 else None
+    return recorded(recipe, CRITICAL_BATCH)
 
 
 def is_batch_known(batch: float | None, error: float | None) -> bool:

@@ -169,16 +169,22 @@ class Recipe:
         """The same recipe with another schedule: `recipe.with_schedule(kind="wsd", final=0.1)`.
 
         Of the evidence the searches come along that found the values, and no rung: none was
-        measured with this schedule.
+        measured with this schedule. Of another kind it has none of the parts that shaped the old
+        one's fall but those given.
         """
         named = [field.name for field in fields(Schedule)]
         for name in changes:
             check_one_of("schedule's part", name, named)
-        new = replace(self.schedule, **changes)
+        old = self.schedule
+        if changes.get("kind", old.kind) != old.kind:
+            kept = {n: getattr(old, n) for n in ("warmup", "final")}
+            has = {n: v for n, v in kept.items() if changes["kind"] in kinds_with(n)}
+            old, changes = Schedule(), has | changes
+        new = replace(old, **changes)
         if new == self.schedule:
             return self
         for name in changes:
-            if not new.has(name) and getattr(new, name) != getattr(self.schedule, name):
+            if not new.has(name) and getattr(new, name) != getattr(old, name):
                 raise CompletedpError(
                     f"a {new.kind} schedule has no {name}, which would change nothing: choose "
                     f"{' or '.join(kinds_with(name))} with it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import zip_longest
 from typing import Any
 
@@ -48,7 +49,7 @@ def recipe_page(name: str, recipe: Recipe) -> str:
     lines += _item("values", ", ".join(values))
     lines += _item("tau", f"{_tau(matrix_range(base_timescales(recipe)))} at base")
     lines += _item("rules", _settings(recipe.rules, Rules(), _RULES))
-    lines += _item("schedule", _settings(recipe.schedule, Schedule(), ("kind", "warmup", "final")))
+    lines += _item("schedule", _settings(recipe.schedule, Schedule(), _has(recipe.schedule)))
     if recipe.no_decay:
         lines += _item("no decay", ", ".join(recipe.no_decay))
     if (batch := critical_batch(recipe)) is not None:
@@ -312,6 +313,12 @@ def _settings(made: Any, usual: Any, always: Iterable[str]) -> str:
     plain, default = made.to_dict(), usual.to_dict()
     told = {k: v for k, v in plain.items() if k in always or v != default.get(k)}
     return ", ".join(f"{key} {_short(value)}" for key, value in told.items())
+
+
+def _has(schedule: Schedule) -> list[str]:
+    """The parts that a schedule of its kind has, and a power only where it is one."""
+    parts = [field.name for field in fields(Schedule)]
+    return [part for part in parts if schedule.has(part) and part != "power"]
 
 
 def _flat(data: Any, where: str = "") -> dict[str, Any]:

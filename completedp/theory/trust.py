@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from completedp.common.surface import with_rule
-from completedp.theory.horizon import batch_holds_to, fitted_to
+from completedp.theory.horizon import BATCH_HOLDS_TO, fitted_to, recorded
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import AXES
 from completedp.theory.scale import Ratios, Scale
@@ -188,7 +188,7 @@ def few_steps(target: Scale, ratios: Ratios, *, betas_kept: bool = False) -> Ite
 
 def beyond_measured_batch(recipe: Recipe, ratios: Ratios) -> Iterator[str]:
     """Where the batch grows by more than the recipe's own fit found its rule to hold for."""
-    holds, base = batch_holds_to(recipe), recipe.base.batch
+    holds, base = recorded(recipe, BATCH_HOLDS_TO), recipe.base.batch
     if holds is None or ratios.batch <= _SAME:
         return
     if ratios.batch / ratios.tokens > max(1.0, holds / base) * _SAME:

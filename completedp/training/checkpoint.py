@@ -180,16 +180,19 @@ def _check_ended_well(run: Path) -> None:
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers; one that is tied once, by the first of its names."""
+    """Parameters and buffers; one that is tied once, by the first of its names. What modules keep
+    besides, that is no tensor, a safetensors file cannot have."""
     found: dict[int, tuple[str, Tensor]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
-        found.setdefault(id(value), (f"{_MODEL}{canonical_name(name)}", value))
+        if isinstance(value, Tensor):
+            value = torch.view_as_real(value) if value.dtype == torch.complex128 else value
+            found.setdefault(id(value), (f"{_MODEL}{canonical_name(name)}", value))
     return dict(found.values())
 
 
 def _save_file(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     path = folder / FILE
-    here = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    here = _apart({name: tensor.contiguous().cpu() for name, tensor in tensors.items()})
     metadata = {key: json_text(value, indent=None).strip() for key, value in about.items()}
     metadata[CHECKSUM] = _checksum(here, metadata)
     try:
@@ -204,6 +207,17 @@ def _save_file(folder: Path, tensors: dict[str, Tensor], about: dict[str, Any]) 
         raise CompletedpError(_unwritten(folder, path, about["step"], error)) from None
     for old in _folders(folder):
         shutil.rmtree(old)
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each with memory of its own: masks may be views of one table."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return found
 
 
 def _save_folder(

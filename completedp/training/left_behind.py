@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from completedp.tasks.data import Batch
+from completedp.tasks.data import Batch, copies
 
 _SCALAR = (bool, int, float, complex, str, bytes)
 _OPAQUE = (nn.Module, type, FunctionType, MethodType, ModuleType, torch.dtype, torch.device)
@@ -41,7 +41,7 @@ def left_behind(model: nn.Module, loss: Callable[..., Any], batch: Batch) -> str
             with torch.no_grad():
                 for parameter in filter(Tensor.is_floating_point, alone.parameters()):
                     parameter.normal_(float(parameter.ndim < 2), 0.1)
-            loss(alone, *batch)
+            loss(alone, *copies(batch))
         return _state(alone)
 
     first = with_memory(model, device)

@@ -66,6 +66,7 @@ from completedp.training.trials import (
     is_divergence,
     seed_step,
 )
+from completedp.training.unkept import Unkept
 
 CHECK_SECONDS = 2.0
 """On a GPU losses are read after so many seconds, if that is sooner than after CHECK_EVERY."""
@@ -232,6 +233,7 @@ class _Run:
         self.pending: list[tuple[int, Tensor]] = []
         self.pending_noise: list[tuple[int, Tensor]] = []
         self.stream: Iterator[Batch] | None = None
+        self.unkept = Unkept(self.model)
 
     def _say_where_it_begins(self, again: bool) -> None:
         """A run that goes on, or cannot: who killed it wants to know how much was lost."""
@@ -259,6 +261,7 @@ class _Run:
             with Reporter("train", steps, self.step, quiet=self.quiet, waiting=waiting) as reporter:
                 while self.step < last:
                     self._update(steps)
+                    self.unkept.begin()
                     at_end, every = self.step == steps, config.eval_every
                     is_judged = every > 0 and self.step % every == 0 and not at_end
                     # Before a held-out loss, too: trackers drop rows that go back.
@@ -458,6 +461,8 @@ class _Run:
     def _save(self) -> None:
         if self.pending:
             self._read()
+        if self.step < self.target.steps and self.ranks.first:
+            self.unkept.say()
         extra = {
             "seconds": self.seconds,
             "first_loss": finite(self.first_loss),

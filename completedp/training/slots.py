@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from completedp.apply.initialise import draw
 from completedp.apply.multipliers import hooked, is_for_multipliers
+from completedp.apply.names import canonical_name
 from completedp.apply.planned import Plan
 from completedp.apply.updates import UPDATES
 from completedp.common.errors import CompletedpError
@@ -192,7 +193,7 @@ class Slots:
 
     def _optimizers_of(self, plan: Plan) -> list[str]:
         """What a plan trains each of the stack's tensors by."""
-        if [tensor.name for tensor in plan.tensors] != self._names:
+        if [tensor.name for tensor in plan.tensors] != list(map(canonical_name, self._names)):
             raise CompletedpError("a trial's plan is of another model than the stack's")
         return [tensor.optimizer for tensor in plan.tensors]
 
@@ -309,7 +310,7 @@ class Slots:
         begun = None if trial.begin is None else trial.begin.tensors
         for index, tensor in enumerate(plan.tensors):
             drawn = draw(tensor, trial.seed) if begun is None else begun[index][0]
-            self._parameters[tensor.name][slot].copy_(drawn)
+            self._parameters[self._names[index]][slot].copy_(drawn)
         for family in self._families:
             family.fill(slot, plan, begun)
         for name, value in plan.buffers.items():

@@ -26,7 +26,7 @@ from completedp.apply.called import call_with, names_of
 from completedp.common.errors import CompletedpError, short
 from completedp.lm.loss import Loss, language_model_loss
 from completedp.lm.transformer import Block, Transformer
-from completedp.tasks.data import Batch, Data
+from completedp.tasks.data import Batch, Data, copies
 from completedp.tasks.losses import ModelLoss, next_token_loss
 from completedp.tasks.task import TABLES_NEED
 from completedp.training.feeds import sample_batch
@@ -214,7 +214,7 @@ class _WithLoss(nn.Module):
         self.model, self.loss = model, loss
 
     def forward(self, *batch: Tensor) -> Tensor:
-        return self.loss(self.model, *batch)
+        return self.loss(self.model, *copies(batch))
 
 
 class _FoldedAttention(TorchFunctionMode):
@@ -286,6 +286,8 @@ def _refuse(model: nn.Module) -> None:
                 f"{where} drops units at random, and a slot has to train as it would alone: "
                 "set its p to 0"
             )
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise CannotStackError(f"{where} has a hook on its gradients, which slots go past")
         if isinstance(module, _BatchNorm):
             raise CannotStackError(
                 f"{where} keeps statistics of its batches, which slots cannot: "
