@@ -574,6 +574,16 @@ def test_a_verdict_says_what_it_is_not_of(coordinates: CheckResult) -> None:
         assert f"not checked: {axis}, of one size (64); {axis}s takes two or more" in said
 
 
+def test_blocks_that_nobody_calls_are_said_not_to_be_checked(coordinates: CheckResult) -> None:
+    """Where no block was seen the verdict is not of what blocks add, and says so, in JSON too;
+    a check of gradients looks at their tensors."""
+    unseen = replace(coordinates, rows=[row for row in coordinates.rows if row.what != "blocks"])
+    assert coordinates.unchecked == []
+    assert "not checked: what blocks add to their stream" in " ".join(str(unseen).split())
+    assert unseen.to_dict()["unchecked"] == unseen.unchecked
+    assert replace(unseen, check="gradcheck").unchecked == []
+
+
 def test_what_no_plan_draws_keeps_its_values() -> None:
     """A frozen tensor of the user's own, which no plan draws, is there as it was made."""
     model = foreign.Masked(32, 1)

@@ -197,6 +197,45 @@ def test_shape_decides_against_names() -> None:
     )
 
 
+@pytest.mark.parametrize("last", ["proj", "out", "dense", "c_proj", "contract"])
+def test_a_feed_forward_without_a_module_of_its_own(last: str) -> None:
+    """What a block's own layers read and write with a size in common is a feed-forward, though its
+    last word is attention's elsewhere; layers of an attention of another width are none."""
+
+    def block() -> nn.Module:
+        attention = Bag(q=bare(D, D), k=bare(D, D), v=bare(D, D), out=bare(D, D))
+        return Bag(self_attn=attention, fc=bare(D, F), **{last: bare(F, D)})
+
+    def flat() -> nn.Module:
+        names = {"q_proj": bare(D, F), "k_proj": bare(D, 8), "v_proj": bare(D, 8)}
+        return Bag(**names, o_proj=bare(F, D))
+
+    def types(make: Callable[[], nn.Module]) -> dict[str, tuple[str, int]]:
+        model = Bag(embed=nn.Embedding(V, D), blocks=nn.ModuleList([make(), make()]))
+        return {t.name.split(".", 2)[-1]: (t.type, t.width) for t in classify(model)}
+
+    found = types(block)
+    assert found["fc.weight"] == ("mlp_in", D)
+    assert found[f"{last}.weight"] == ("mlp_out", F)
+    assert found["self_attn.out.weight"] == ("attn_out", D)
+    flattened = types(flat)
+    assert flattened["q_proj.weight"] == ("qkv", D)
+    assert flattened["o_proj.weight"] == ("attn_out", F)
+
+
+def test_a_word_of_attention_beside_it_is_asked() -> None:
+    """A layer of a block that has its attention elsewhere is no part of it."""
+
+    def block() -> nn.Module:
+        attention = Bag(q=bare(D, D), k=bare(D, D), v=bare(D, D), out=bare(D, D))
+        return Bag(attn=attention, proj=bare(D, D))
+
+    model = Bag(embed=nn.Embedding(V, D), blocks=nn.ModuleList([block(), block()]))
+    message = error_of(classify, model)
+    assert "blocks.0.proj.weight" in message
+    assert "attn.out" not in message
+
+
 def test_a_name_that_its_shape_denies_is_unknown() -> None:
     """A projection that does not read the stream is no query, whatever it is called."""
 

@@ -387,6 +387,17 @@ def test_a_fit_goes_on_where_it_stopped(
     assert fitted(data, tmp_path / "again.json").to_dict() == resumed.to_dict()
 
 
+def test_a_fit_replaces_nothing_but_its_own_recipe(data: str, tmp_path: Path) -> None:
+    """A file that is there is left alone, before anything is trained, unless a fit wrote it."""
+    there = tmp_path / "mine.json"
+    make_recipe().save(there)
+    before = there.read_text()
+    message = error_of(fitted, data, there)
+    assert f"{str(there)!r} is there, and no fit of that name" in message
+    assert there.read_text() == before
+    assert not there.with_suffix("").exists()
+
+
 def test_a_fit_may_grow(data: str, tmp_path: Path) -> None:
     """More rates, seeds and sizes add trials to those that are there."""
     before = fitted(data, tmp_path / "fit.json", seeds=1)

@@ -280,6 +280,31 @@ def test_a_run_s_weights_go_into_another_model(tmp_path: Path) -> None:
         load_weights(other, tmp_path)
 
 
+def test_weights_of_other_heads_are_refused(tmp_path: Path) -> None:
+    """A model with heads of another size, which no shape tells, is not filled; nor from a file."""
+
+    def made(head_dim: int) -> Transformer:
+        plain = ModelConfig(vocab=11, width=32, depth=1, head_dim=head_dim, qk_norm=False)
+        return Transformer(plain)
+
+    model, recipe = made(16), replace(Recipe.default(), head_dim=16)
+    optimizer = torch.optim.AdamW(
+        [
+            {
+                "params": list(model.parameters()),
+                "param_names": [n for n, _ in model.named_parameters()],
+            }
+        ]
+    )
+    save_checkpoint(tmp_path, model, optimizer, 3, {}, run={})
+    recipe.save(tmp_path / "recipe.json")
+    assert load_weights(made(16), tmp_path) == 3
+    with pytest.raises(ValueError, match="has heads of 16, and the model has heads of 32"):
+        load_weights(made(32), tmp_path)
+    with pytest.raises(ValueError, match="give its folder"):
+        load_weights(made(16), tmp_path / FILE)
+
+
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
     """A tensor that has as many numbers in another shape is of another model."""
     model = nn.Linear(4, 2, bias=False)

@@ -263,7 +263,13 @@ def test_a_recipe_is_changed_on_the_command_line(
     assert "nothing to change: give --parameterisation, " in error_of(
         ChangeVerb(recipe="default", out=out).run
     )
+    assert ChangeVerb(recipe="default", beta_rule="linear", out=out).run() == 0  # the same again
     verb = ChangeVerb(recipe="default", schedule="wsd", final=0.1, token_exponent=0.5, out=out)
+    assert f"{out!r} is there, and is another" in error_of(verb.run)
+    (tmp_path / "notes.json").write_text("{}")
+    lost = replace(verb, out=str(tmp_path / "notes.json"))
+    assert "is there, and is another" in error_of(lost.run)
+    Path(out).unlink()
     assert verb.run() == 0
     changed = Recipe.default().with_rules(token_exponent=0.5)
     assert Recipe.load(out) == changed.with_schedule(kind="wsd", final=0.1)
@@ -289,6 +295,8 @@ def test_another_schedule_was_not_what_was_measured() -> None:
     assert "choose cosine or wsd" in error_of(
         lambda: recipe.with_schedule(kind="constant", final=0.5)
     )
+    same = error_of(lambda: recipe.with_schedule(decay=recipe.schedule.decay))
+    assert "a cosine schedule has no decay" in same
     assert recipe.with_schedule(kind="wsd", decay=0.3).schedule.decay == 0.3
 
 

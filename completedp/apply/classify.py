@@ -42,6 +42,7 @@ _READS = {"qkv", "attn_gate", "mlp_in", "mlp_gate", "router", "unembedding"}
 _WRITES = {"attn_out", "mlp_out"}
 _PER_HEAD = {"qkv", "attn_gate", "attn_out"}
 """What may have a matrix for each head."""
+_ATTENTION = {*_PER_HEAD, "latent_up"}
 _HEADS = ("unembedding", "tied_embedding")
 _EMBEDS = ("embedding", "tied_embedding", "position")
 
@@ -305,8 +306,10 @@ class Evidence:
             channels = [getattr(place.owner, f"{side}_channels", None) for side in ("in", "out")]
             return "embedding" if channels[1] == width != channels[0] else None
         own = fans(place.owner) if place.layer and place.key == "weight" else None
-        if own is None or own[0] == own[1] or width is None or branch is None:
+        if own is None or own[0] == own[1] or width is None:
             return None
+        if branch is None:
+            return None if place.containers else self._pair_in_block(place, own, width)
         beside = [fans(p.owner) or (0, 0) for p in self._structure.linears_beside(place).values()]
         writers = sum(fan_out == width for _, fan_out in beside)
         readers = sum(fan_in == width != fan_out for fan_in, fan_out in beside)
@@ -315,6 +318,24 @@ class Evidence:
         if own[1] == width:
             return f"{branch}_out" if branch == "mlp" or readers == 1 else None
         return {"attn": "qkv", "mlp": "mlp_in"}[branch] if readers == 1 else None
+
+    def _pair_in_block(self, place: Place, own: tuple[int, int], width: int) -> str | None:
+        """The same of a block's own layers, in no branch's module: what reads the stream and what
+        writes it are a feed-forward where they have a size in common that no attention's layer
+        has."""
+        structure = self._structure
+        there = {word: fans(p.owner) for word, p in structure.linears_beside(place).items()}
+        said = {word: names.matrix_in_block(word, None, there) for word in there}
+        hidden = own[0] if own[1] == width else own[1]
+        readers = [word for word, both in there.items() if both == (width, hidden)]
+        writers = [word for word, both in there.items() if both == (hidden, width)]
+        if len(writers) != 1 or len(readers) not in (1, 2) or width not in own:
+            return None
+        if any(said[word] in _ATTENTION for word in readers):
+            return None
+        if own[1] == width:
+            return "mlp_out"
+        return "mlp_in" if len(readers) == 1 else None
 
     def _by_name(self, place: Place) -> str | None:
         structure = self._structure
@@ -334,6 +355,12 @@ class Evidence:
         kind = names.matrix_in_block(
             place.word, structure.branch(place), structure.words_beside(place)
         )
+        if (
+            kind in _ATTENTION
+            and structure.branch(place) is None
+            and structure.has_attention(place)
+        ):
+            return None  # beside a module of it, and no part of it
         return kind if kind and self._fits(place, kind) else None
 
     def reads_stream(self, place: Place) -> bool:

@@ -251,6 +251,17 @@ class Structure:
                 found[key] = self._place(prefix + key, "weight", owner, shape)
         return found
 
+    def has_attention(self, place: Place) -> bool:
+        """Whether a module beside a place says that it is attention, and has linear layers."""
+        beside = self.modules[place.path.rpartition(".")[0]]._modules
+        return any(
+            module is not None
+            and not fans(module)
+            and names.branch_of([word, type(module).__name__]) == "attn"
+            and any(map(fans, module.modules()))
+            for word, module in beside.items()
+        )
+
     def lengths_of_qk_norms(self, place: Place) -> list[int]:
         """Of the norms of queries and keys in the module around a place."""
         parent = place.path.rpartition(".")[0]

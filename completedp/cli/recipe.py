@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from tyro.conf import OmitSubcommandPrefixes, Positional, subcommand
 
 from completedp.cli.shared import Verb, name_next, register, show
 from completedp.common.errors import CompletedpError
+from completedp.common.files import user_path
 from completedp.studies.config import ScheduleKind
 from completedp.theory.recipe import Recipe
 from completedp.theory.rules import BetaRule, ParameterisationName
@@ -123,10 +125,22 @@ class ChangeVerb:
             )
         if not self.out.endswith(".json"):
             raise CompletedpError(f"--out {self.out} must end in .json")
-        Recipe.find(self.recipe).with_rules(**rules).with_schedule(**schedule).save(self.out)
+        made = Recipe.find(self.recipe).with_rules(**rules).with_schedule(**schedule)
+        _check_not_lost(self.out, made)
+        made.save(self.out)
         print(self.out)
         name_next(f"completedp recipe compare {shlex.quote(self.recipe)} {shlex.quote(self.out)}")
         return 0
+
+
+def _check_not_lost(out: str, made: Recipe) -> None:
+    """What is there is this recipe, or nothing."""
+    if not (path := user_path(out)).exists():
+        return
+    with suppress(CompletedpError):
+        if Recipe.load(path) == made:
+            return
+    raise CompletedpError(f"{out!r} is there, and is another: name another file for --out")
 
 
 Action = (

@@ -60,6 +60,7 @@ from completedp.training.config import TrainConfig
 from completedp.training.folder import Result, steps_done
 
 STUDY = "horizon"
+VERDICT = "verdict.json"
 COORDINATES = ("lr/global",)
 _BASE_BEST = "base's best rate"
 _MEASUREMENTS = 1024
@@ -187,7 +188,7 @@ def run_horizon(
             done = listed_losses(study, spec, task, wanted, options, quiet=quiet)
         noise = _noise_run(task, recipe, folder, options, quiet) if grid.noise else None
         result = judge_horizon(grid, recipe, done, folder=folder, noise=noise)
-        write_json(folder / "verdict.json", result.to_dict() | made_of(spec, call))
+        write_json(folder / VERDICT, result.to_dict() | made_of(spec, call))
         if find_spec("matplotlib") is not None:
             write_text_atomically(folder / "horizon.svg", horizon_svg(result))
         result.recipe.save(user_path(out))
@@ -233,6 +234,11 @@ def _check(recipe: Recipe, out: Path) -> None:
         raise CompletedpError(
             f"out = {str(out)!r} must end in .json: it is the recipe that is written, and trials "
             "go to the folder of that name without the ending"
+        )
+    if user_path(out).exists() and not (_folder(out) / VERDICT).exists():
+        raise CompletedpError(
+            f"out = {str(out)!r} is there, and no fit of that name was ended: name another file, "
+            "or move that one away"
         )
     rules = recipe.rules
     if rules.parameterisation != "completedp" or not {TOKENS, BATCH} <= set(rules.axes):

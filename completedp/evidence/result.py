@@ -9,6 +9,7 @@ from typing import Any
 from completedp.common.surface import option
 from completedp.common.terminal import columns, fitted
 from completedp.evidence.check import Check
+from completedp.evidence.measure import BLOCKS
 from completedp.evidence.rows import Row
 from completedp.evidence.text import check_text
 
@@ -51,9 +52,20 @@ class CheckResult:
         """Of a check that failed: what may fail sound rules, too."""
         return [] if self.passed else list(_doubts(self.checked))
 
+    @property
+    def unchecked(self) -> list[str]:
+        """What a verdict says nothing of."""
+        lines = list(_axes_left_out(self.checked))
+        if self.check == "coordcheck" and all(row.what != BLOCKS for row in self.rows):
+            lines.append(
+                "what blocks add to their stream, and with it the factors of branches: the model "
+                "calls no block as a module, so none was seen; call them, or see gradcheck"
+            )
+        return lines
+
     def text(self, *, all_rows: bool = False) -> str:
         """A verdict per parameterisation and axis, then the rows that do not pass, or all."""
-        told = [f"not checked: {line}" for line in _unchecked(self.checked)]
+        told = [f"not checked: {line}" for line in self.unchecked]
         told += [f"in doubt: {line}" for line in self.doubts]
         told = [fitted(line, columns()) for line in told]
         return "\n".join([check_text(self.rows, all_rows=all_rows), *told])
@@ -70,12 +82,12 @@ class CheckResult:
             "config": self.checked.to_dict(),
             "passed": {name: self.holds(name) for name in self.checked.parameterisations},
             "doubts": self.doubts,
+            "unchecked": self.unchecked,
             "rows": [row.to_dict() for row in self.rows],
         }
 
 
-def _unchecked(checked: Check) -> Iterator[str]:
-    """The axes that a verdict says nothing of."""
+def _axes_left_out(checked: Check) -> Iterator[str]:
     for axis in ("width", "depth"):
         if axis not in checked.axes:
             (size,) = checked.sizes(axis)

@@ -163,9 +163,10 @@ class Data:
     def examples(self, batch: int) -> int:
         """Examples in a batch of so many tokens."""
         if batch % self.unit:
+            nearest = max(1, round(batch / self.unit)) * self.unit
             raise CompletedpError(
                 f"batch of {batch} tokens is not a whole number of sequences of {self.unit} "
-                "tokens (context)"
+                f"tokens (context): the nearest is {nearest}"
             )
         return batch // self.unit
 

@@ -181,14 +181,14 @@ class Recipe:
             has = {n: v for n, v in kept.items() if changes["kind"] in kinds_with(n)}
             old, changes = Schedule(), has | changes
         new = replace(old, **changes)
-        if new == self.schedule:
-            return self
         for name in changes:
-            if not new.has(name) and getattr(new, name) != getattr(old, name):
+            if not new.has(name):
                 raise CompletedpError(
                     f"a {new.kind} schedule has no {name}, which would change nothing: choose "
                     f"{' or '.join(kinds_with(name))} with it"
                 )
+        if new == self.schedule:
+            return self
         known = self.evidence and self.evidence.only_where(lambda _: False)
         return replace(self, schedule=new, evidence=known)
 

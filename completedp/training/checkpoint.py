@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from completedp.apply.classify import canonical_name
 from completedp.apply.initialise import fill
 from completedp.apply.optimise import load_optimizer_state
+from completedp.apply.settings import declared_head_dim
 from completedp.apply.updates import UPDATES
 from completedp.common.digests import digests
 from completedp.common.errors import CompletedpError, ModelWarning
@@ -41,6 +42,7 @@ from completedp.common.files import (
 )
 from completedp.common.warn import warn
 from completedp.theory.optimizers import DEFAULT
+from completedp.theory.recipe import Recipe
 from completedp.training.distributed import ALONE, AgreedError, Ranks
 
 FILE = "checkpoint.safetensors"
@@ -148,7 +150,8 @@ def load_weights(model: nn.Module, run: str | Path) -> int:
     """
     path = find_checkpoint(user_path(run))
     if path is None:
-        raise CompletedpError(f"there is no checkpoint in {str(run)!r}: train again")
+        hint = ": give its folder" if user_path(run).is_file() else ": train again"
+        raise CompletedpError(f"there is no checkpoint in {str(run)!r}{hint}")
     wanted = {name: value.detach() for name, value in _weights(model).items()}
     if any(value.is_meta for value in wanted.values()):
         raise CompletedpError(
@@ -157,6 +160,7 @@ def load_weights(model: nn.Module, run: str | Path) -> int:
         )
     about = read_about(path)
     _check_ended_well(user_path(run))
+    _check_heads(user_path(run), model)
     opened = _open_folder if path.is_dir() else _open_file
     opened(path, wanted, about, _MODEL)()
     return about.step
@@ -176,6 +180,17 @@ def _check_ended_well(run: Path) -> None:
             f"{'' if 'hook' in left else ' config of the model'}, which are no weights: plan the "
             "model with the run's recipe and call plan.attach(), or it is another model",
             ModelWarning,
+        )
+
+
+def _check_heads(run: Path, model: nn.Module) -> None:
+    """Raise where a run's model had heads of another size, which no shape of its weights tells."""
+    recipe = Recipe.load(run / "recipe.json") if (run / "recipe.json").exists() else None
+    trained, own = recipe and recipe.head_dim, declared_head_dim(model)
+    if trained is not None and own is not None and trained != own:
+        raise CompletedpError(
+            f"the run in {str(run)!r} has heads of {trained}, and the model has heads of {own}: "
+            "make it as the run's was"
         )
 
 
