@@ -75,6 +75,18 @@ def nano(scale: Scale) -> nn.Module:
     return NanoGPT(scale.width, scale.depth)
 
 
+class Shrinking(NanoGPT):
+    """Its logits are divided by its width, on top of what a plan does."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) / self.wte.embedding_dim
+
+
+def shrinking(scale: Scale) -> nn.Module:
+    """One with a factor of its own that goes with its width."""
+    return Shrinking(scale.width, scale.depth)
+
+
 class Placed(NanoGPT):
     """Its positions are a tensor whose role no structure tells."""
 

@@ -590,6 +590,10 @@ CHECK = "--depths 1 --steps 2 --seeds 1 --context 16 --batch 64 --device cpu"
             f"coordcheck --model own_models:nano --widths 16 32 {CHECK} --tolerance 0",
             "is each tensor taken for what it is? completedp inspect own_models:nano",
         ),
+        (
+            f"coordcheck --model own_models:shrinking --widths 64 128 {CHECK} --tolerance 9",
+            "take the model's factors that move with its size out of its forward pass",
+        ),
     ],
 )
 def test_a_command_names_the_next_one(

@@ -495,6 +495,16 @@ def test_a_lazy_layer_is_asked_to_run_first() -> None:
     )
 
 
+def test_a_recipe_of_a_users_model_is_none_of_the_reference_model(tmp_path: Path) -> None:
+    """Where `make` was forgotten, what the recipe names says that it needs one."""
+    from studies import write_tokens
+
+    model = own.NanoGPT(BASE.width, BASE.depth)
+    recipe = cdp.Recipe.for_model(model, BASE, overrides={"wpe": "position"})
+    message = error_of(make_task, None, write_tokens(tmp_path), recipe=recipe)
+    assert "tuned on a model of the user's own, whose tensors it names ('wpe'): model is" in message
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
 def test_narrow_tokens_are_tokens(dtype: torch.dtype) -> None:
     """Numbers that no table can be asked by are those that one can, for next-token loss alone."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tyro.conf import Suppress
 
 from completedp.cli.shared import DATA, Verb, as_config, name_next, register, show
 from completedp.evidence.config import CheckConfig
 from completedp.tasks.config import UNTIED
+
+if TYPE_CHECKING:
+    from completedp.evidence.result import CheckResult
 
 
 @register("coordcheck")
@@ -32,21 +36,24 @@ class CoordcheckVerb(CheckConfig, Verb):
         result = run_check(self.check, check_from(as_config(self, CheckConfig)), self.out)
         show(result.to_dict(), result.text(all_rows=self.all_rows), self.json)
         if not self.json:
-            self._name_next(passed=result.passed)
+            self._name_next(result)
         return 0 if result.passed else 1
 
-    def _name_next(self, *, passed: bool) -> None:
+    def _name_next(self, result: CheckResult) -> None:
         """Of sound rules what they are for; of others, where the fault may be."""
         from completedp.evidence.reporting.part import command
+        from completedp.evidence.rows import FACTOR
 
         own = {name: getattr(self, name) for name in ("model", "untie", "override")}
         if own["model"] and self.untie:
             own["model"] = "hf:" + own["model"].removeprefix(UNTIED)
-        if passed and self.recipe is not None:
+        if result.passed and self.recipe is not None:
             name_next(command("plan", recipe=self.recipe, **own))
-        elif passed:
+        elif result.passed:
             given = {"data": self.data or DATA, "loss": self.loss}
             name_next(command("search", "start", **given, **own, dry_run=True))
+        elif all(row.quantity == FACTOR for row in result.failures()):
+            name_next("take the model's factors that move with its size out of its forward pass")
         elif self.model is not None:
             inspected = command("inspect", own.pop("model"), **own)
             name_next(f"is each tensor taken for what it is? {inspected}")

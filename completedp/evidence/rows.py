@@ -7,6 +7,9 @@ from typing import Any
 
 from completedp.common.files import plain
 
+FACTOR = "factor"
+"""The quantity of rows of what a model itself multiplies by, on top of every rule."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:

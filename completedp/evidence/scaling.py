@@ -27,7 +27,7 @@ from completedp.common.errors import CompletedpError, short
 from completedp.common.warn import warn
 from completedp.evidence.check import Check
 from completedp.evidence.measure import Sizes, measure
-from completedp.evidence.rows import TIED_TOLERANCE, Row, verdict
+from completedp.evidence.rows import FACTOR, TIED_TOLERANCE, Row, verdict
 from completedp.tasks.losses import next_token_loss
 from completedp.tasks.task import REFERENCE
 from completedp.tasks.weights import give_memory
@@ -85,7 +85,7 @@ class Measurement:
             Row(
                 parameterisation=self.rules.parameterisation,
                 axis=self.axis,
-                quantity="factor",
+                quantity=FACTOR,
                 what=name.removeprefix(PROBED).replace(SIZED, "size of "),
                 expected=0.0,
                 slope=float(np.polyfit(x, np.log2(np.abs(values)), 1)[0]),

@@ -24,6 +24,7 @@ from completedp.apply.plan import Plan, make_plan
 from completedp.apply.structure import uncompiled
 from completedp.common.checks import check_whole
 from completedp.common.errors import CompletedpError, short
+from completedp.common.surface import option
 from completedp.lm.loss import Loss
 from completedp.lm.reference import ReferenceModel
 from completedp.lm.shape import Shape
@@ -219,6 +220,11 @@ def make_task(
             raise CompletedpError(
                 f"the reference model reads a folder of tokens, and the data is {made.name}: give "
                 "a model of your own"
+            )
+        if inherited:
+            raise CompletedpError(
+                f"the recipe was tuned on a model of the user's own, whose tensors it names "
+                f"({next(iter(inherited))!r}): {option('model')} is that one"
             )
         maker: Any = ReferenceModel(vocab=made.vocab, shape=shape or Shape(), head_dim=head_dim)
     else:

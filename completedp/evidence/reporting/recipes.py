@@ -79,7 +79,7 @@ def global_values(recipe: Recipe) -> list[tuple[str, float, str]]:
 
 def _in_words(schedule: Schedule) -> str:
     """A schedule, without what it does not have."""
-    return shown({name: each for name, each in schedule.to_dict().items() if each not in ([], ())})
+    return shown({name: each for name, each in schedule.to_dict().items() if schedule.has(name)})
 
 
 def multiplier_map(
