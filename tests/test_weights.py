@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import completedp as cdp
 from completedp.apply.initialise import draw
 from completedp.apply.multipliers import is_for_multipliers
-from completedp.apply.structure import unwrapped
+from completedp.apply.structure import inside
 from completedp.tasks.data import make_data
 from completedp.tasks.task import Task, make_task
 from completedp.tasks.weights import give_memory, without_weights
@@ -268,7 +268,7 @@ def test_a_wrapper_of_the_users_own_is_part_of_the_model(tmp_path: Path) -> None
         )
     )
     inner = plain(BASE)
-    assert unwrapped(nn.DataParallel(torch.compile(inner))) is inner  # type: ignore[arg-type]
+    assert inside(nn.DataParallel(torch.compile(inner))) is inner  # type: ignore[arg-type]
 
 
 def test_a_tensor_of_two_names_in_one_module_stays_one(tmp_path: Path) -> None:

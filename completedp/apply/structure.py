@@ -62,9 +62,20 @@ class Place:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside the wrappers of torch.compile, DistributedDataParallel and the like.
+    """The module inside the wrappers of torch.compile, DistributedDataParallel and the like, where
+    its own buffers and config are."""
+    while True:
+        wrapped = (module._modules.get(name) for name in names.WRAPPERS)
+        inner = next((m for m in wrapped if m is not None), None)
+        if inner is None:
+            return module
+        module = inner
 
-    A class of the user's own that calls what it wraps `module` may do more than pass it on.
+
+def inside(module: nn.Module) -> nn.Module:
+    """The module inside torch's own wrappers, which only pass on what they are given.
+
+    A class of the user's own that calls what it wraps `module` may do more: it is to be run.
     """
     while type(module).__module__.startswith(_WRAPPING) and len(module._modules) == 1:
         ((name, inner),) = module._modules.items()
@@ -76,7 +87,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def uncompiled(model: nn.Module) -> nn.Module:
     """A model without what `torch.compile` put around it, or around some of its modules."""
-    model = unwrapped(model)
+    model = inside(model)
     for module in list(model.modules()):
         if module._compiled_call_impl is not None:  # module.compile()
             module._compiled_call_impl = None

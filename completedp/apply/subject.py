@@ -21,7 +21,7 @@ from completedp.apply.heads import TOKENS, HeadSizes, call_options, unchanged
 from completedp.apply.model_map import LastNorm, ModelMap, TensorInfo
 from completedp.apply.multipliers import MultiplyOutput, hook_places
 from completedp.apply.names import canonical_name
-from completedp.apply.structure import is_norm, unwrapped
+from completedp.apply.structure import inside, is_norm
 from completedp.common.errors import short
 from completedp.theory.roles import Role, is_bias
 
@@ -54,7 +54,7 @@ class Subject:
         self, model_map: ModelMap, values: dict[str, Tensor] | None = None, batch: int = 1
     ) -> None:
         self.map = model_map
-        self.model = unwrapped(model_map.model)
+        self.model = inside(model_map.model)
         self.values = stand_ins(model_map) if values is None else values
         self.batch = batch
         self.calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
@@ -362,7 +362,7 @@ def _computes_in_its_own_way(module: nn.Module) -> bool:
 
 
 def stand_ins(model_map: ModelMap) -> dict[str, Tensor]:
-    """Random values for every parameter, and the buffers, by the names of the unwrapped model."""
+    """Random values for every parameter, and the buffers, by its own names."""
 
     def value(
         parameter: nn.Parameter, owner: nn.Module, info: TensorInfo | None, noise: Tensor
@@ -384,7 +384,7 @@ def drawn(
     seed: int = 0,
 ) -> dict[str, Tensor]:
     """A value for every parameter, made of it, its module, what it was taken for, and noise."""
-    model = unwrapped(model_map.model)
+    model = inside(model_map.model)
     generator = torch.Generator().manual_seed(seed)
     kinds = {t.name: t for t in model_map}
     values: dict[str, Tensor] = {}
