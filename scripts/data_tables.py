@@ -37,6 +37,7 @@ import target_again  # noqa: E402
 import timings  # noqa: E402
 import token_rule  # noqa: E402
 import transfer  # noqa: E402
+import two_scales  # noqa: E402
 import two_trees  # noqa: E402
 
 
@@ -137,6 +138,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "past the critical batch": ("results/cpu.md", cpu_sweeps.batch_table),
     "begins losses": ("results/cpu.md", begins.losses_table),
     "begins gains": ("results/cpu.md", begins.gains_table),
+    "two scales losses": ("results/cpu.md", two_scales.losses_table),
+    "two scales gains": ("results/cpu.md", two_scales.gains_table),
     "batch with tokens": (
         "results/horizon.md",
         lambda: batch_with_tokens.table(batch_with_tokens.found()),

@@ -349,7 +349,8 @@ def test_a_study_is_its_spec(store: Store) -> None:
         ({"space": {"kind": "type", "depth": 2}}, "has 'space.depth' = 4, not 2"),
         ({"space": {"kind": "type"}}, "has 'space.depth' = 4, which is missing here"),
         ({"space": {"kind": "type", "depth": 4, "x": 1}}, "has no 'space.x'"),
-        ({"space": [1], "seed": 9}, "has 'space' = {'kind': 'type', 'depth': 4}, not [1]"),
+        ({"space": [1]}, "has 'space' = {'kind': 'type', 'depth': 4}, not [1]"),
+        ({"space": [1], "seed": 9}, "has 'seed' = 3, not 9"),  # from which a space follows
     ]:
         message = error_of(store.create_study, "tune", SPEC | change)
         assert said in message

@@ -14,6 +14,7 @@ import ladders
 import pytest
 import target_again
 import timings
+import two_scales
 from batch_with_tokens import found as found_both
 from batch_with_tokens import rows
 from data_tables import ROOT, TABLES, with_table
@@ -230,6 +231,27 @@ def test_what_is_said_of_where_values_by_module_begin_was_measured() -> None:
     mean, low, high = found["uniform", "global"][1]
     assert f"{-mean:.3f} [{-high:.3f}, {-low:.3f}] above *global*" in page
     assert f"is worth {math.exp(0.01 / begins.worth()):.2f} times the tokens" in page
+
+
+def test_what_is_said_of_searching_at_two_scales_was_measured() -> None:
+    """The gains, and that every search has them, are those of the kept losses."""
+    over = {
+        arm: two_scales.gain((two_scales.SITES, "module"), (two_scales.SITES, arm), 1)
+        for arm in ("shared global", "global")
+    }
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "keep {:.3f} [{:.3f}, {:.3f}] there, each of them ahead".format(*over["global"]) in said
+    page = " ".join((ROOT / "docs/results/cpu.md").read_text(encoding="utf-8").split())
+    assert f"by {over['shared global'][0]:.3f} nats at 25 times the FLOP" in page
+    worth = math.exp(over["global"][0] / begins.worth())
+    assert f"by {over['global'][0]:.3f}, or {worth:.2f} times the tokens" in page
+    assert {f"{low:.3f}" for _, low, _ in over.values()} == {"-0.001"}
+    module = two_scales.means(two_scales.SITES, "module", 1)
+    for arm in over:
+        others = two_scales.means(two_scales.SITES, arm, 1)
+        assert all(mine < other for mine, other in zip(module, others, strict=True))
+    longer = two_scales.means(two_scales.LONG, "module", 0)
+    assert f"({longer[0]:.4f} and {longer[1]:.4f} with values by module" in page
 
 
 def test_what_the_headline_says_of_its_ladders_was_measured() -> None:
